@@ -42,6 +42,7 @@ RECIPE, KERNELS = "cuda-base", "cuda-compute"
 FRAMEWORKS = {
     "pytorch-gpu": "import torch; assert torch.version.cuda",
     "tensorflow-gpu": "import tensorflow as tf; assert tf.test.is_built_with_cuda()",
+    "jax-gpu": "import jax, jax_cuda13_plugin",
 }
 MARKS = {"passed": "✓", "failed": "✗", "skipped": "-"}
 

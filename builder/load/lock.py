@@ -37,7 +37,8 @@ _TAKE_OUT = "remove the entry and run build-images lock, which writes this file"
 _FILE = r"[\w+~][\w.+~%=-]*"
 _URL = r"(?:https?|ftp)://[^\s/@]+/\S+"  # no user name, no password
 _DEBIAN = DEBIAN_SOURCE + r"[a-z0-9][a-z0-9+.-]+/\d[\w.+~-]*"
-_WHEEL = rf"{WHEEL_SOURCE}[a-z0-9]+(?:[.-][a-z0-9]+)*/\d[\w.]*/(?:{'|'.join(ARCHITECTURES)})"
+_MACHINE = rf"(?:any|\{{\{{ arch \}}\}}|{'|'.join(ARCHITECTURES)})"
+_WHEEL = rf"{WHEEL_SOURCE}[a-z0-9]+(?:[.-][a-z0-9]+)*/\d[\w.]*/{_MACHINE}(?:/[a-z]+\d+)?"
 _LOCAL = rf"{LOCAL_SOURCE}(?:{_FILE}/)*{_FILE}"
 _SHA256 = r"[0-9a-f]{64}"
 
@@ -45,8 +46,8 @@ source_url = matching(
     re.compile(f"{_URL}|{_DEBIAN}|{_WHEEL}|{_LOCAL}"),
     "is not the URL of a source",
     f"valid: https://HOST/PATH, {DEBIAN_SOURCE}PACKAGE/VERSION without a revision, "
-    f"{WHEEL_SOURCE}NAME/VERSION/ARCHITECTURE, or {LOCAL_SOURCE}PATH for a file in the project's "
-    "folder",
+    f"{WHEEL_SOURCE}NAME/VERSION/ARCHITECTURE[/PYTHON], or {LOCAL_SOURCE}PATH for a file in the "
+    "project's folder",
 )
 _source = record(
     LockedSource,

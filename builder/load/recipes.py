@@ -142,6 +142,11 @@ WHEN = "when"
 _SECTION = re.compile(r"(?m)(?<=\n)%[a-z]")  # in any line but the first
 BLOCK_SCHEMA = "#/definitions/block"  # hpccm knows the blocks: builder.compile.spec.schema has it
 _SHAPE = "valid: one block and its arguments, such as gnu: {fortran: true} or gnu: {}"
+_EXAMPLES = {
+    "packages": "valid: packages: {apt: [libhdf5-dev], yum: [hdf5-devel]}",
+    "run": "there is no block run; valid: shell: {commands: [make, make install]}",
+    "shell": "valid: shell: {commands: [make, make install]}",
+}
 
 
 def read_blocks(known: Known) -> Reader[tuple[BlockUse, ...]]:
@@ -170,7 +175,7 @@ def _use(name: str, node: Node, faults: Faults) -> BlockUse | None:
     arguments = {} if node.value is None else node.value
     if not isinstance(arguments, Mapping):
         problem = f"expected the arguments of {name} as a mapping, found {node.describe()}"
-        faults.add(node.where, problem, _SHAPE)
+        faults.add(node.where, problem, _EXAMPLES.get(name, _SHAPE))
         return None
     try_templates(node, faults)
     _check_types(arguments, faults)
@@ -231,6 +236,7 @@ def _is_sdk(value: object) -> bool:
 
 FOLDER = "files"
 _BELOW = f"valid: a path below {FOLDER}/, such as app.conf"
+_STAGE = f"{_BELOW}; `from: development` copies from the development stage"
 
 
 def with_files(layers: Layers, recipes: Mapping[str, Recipe], faults: Faults) -> dict[str, Recipe]:
@@ -283,7 +289,8 @@ def _text(layers: Layers, name: str) -> str:
         )
     parts = PurePosixPath(name).parts
     if name != PurePosixPath(name).as_posix() or ".." in parts or name.startswith("/"):
-        raise _UnreadableError(f'"{name}" is not below the project\'s {FOLDER}/', _BELOW)
+        hint = _STAGE if name.startswith("/") else _BELOW
+        raise _UnreadableError(f'"{name}" is not below the project\'s {FOLDER}/', hint)
     holder = [layers.own, *layers.holders(f"{FOLDER}/{name}")][-1]
     folder = holder.folder / FOLDER
     path = folder / name
@@ -292,7 +299,7 @@ def _text(layers: Layers, name: str) -> str:
     try:
         return path.read_bytes().decode("utf-8")
     except FileNotFoundError:
-        raise _UnreadableError(f"file not found: {FOLDER}/{name}", _present(path.parent)) from None
+        raise _UnreadableError(f"file not found: {FOLDER}/{name}", _present(path, folder)) from None
     except UnicodeDecodeError:
         raise _UnreadableError(
             f"{FOLDER}/{name} is not UTF-8 text, and specs can only contain text",
@@ -303,10 +310,12 @@ def _text(layers: Layers, name: str) -> str:
         raise _UnreadableError(problem, "valid: a file, not a folder") from None
 
 
-def _present(folder: Path) -> str:
-    """Return a hint with the names of the files in a folder."""
-    names = sorted(entry.name for entry in folder.glob("*") if entry.is_file())
-    return f"in the same folder: {', '.join(names)}" if names else _BELOW
+def _present(path: Path, folder: Path) -> str:
+    """Return a hint with the files beside a missing one, else with those below `folder`."""
+    if names := sorted(entry.name for entry in path.parent.glob("*") if entry.is_file()):
+        return f"in the same folder: {', '.join(names)}"
+    below = sorted(str(at.relative_to(folder)) for at in folder.rglob("*") if at.is_file())
+    return suggest(str(path.relative_to(folder)), below) if below else _BELOW
 
 
 # ---- Templates: each is tried now, before a cell needs it ----

@@ -38,6 +38,13 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
+def first_of(texts: Sequence[str], most: int, between: str = ", ") -> str:
+    """Return the first texts, and the number of the others: `a, b and 2 more`."""
+    more = len(texts) - most
+    end = f"{between.strip(', ')} and {more} more" if more > 0 else ""
+    return between.join(texts[:most]) + end
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ErrorDocument:
     """The JSON that a command with --json prints for an error.

@@ -16,7 +16,7 @@ from builder.model.site import Layers, Site, at_digest
 LOCK = "lock.yaml"
 DEBIAN_SOURCE = "debian-source:"  # debian-source:PACKAGE/VERSION, upstream's part of a package
 LOCAL_SOURCE = "local:"  # local:PATH, a file of the project: an archive that may not be passed on
-WHEEL_SOURCE = "wheel:"  # wheel:NAME/VERSION/ARCHITECTURE, a file of the Python package index
+WHEEL_SOURCE = "wheel:"  # wheel:NAME/VERSION/ARCHITECTURE[/PYTHON], of the Python package index
 _LOOKED_UP = (DEBIAN_SOURCE, WHEEL_SOURCE)  # the lock has the names of their files
 
 

@@ -285,3 +285,8 @@ class Outcome:
     def applies(self) -> bool:
         """True if the check applies to the image; the reason of a skipped one may deny that."""
         return self.outcome != SKIPPED or self.data.get("applies") is not False
+
+    @property
+    def lacked_gpu(self) -> bool:
+        """True if the check passed without a GPU, as the negative control does."""
+        return self.data.get("gpu_here") is False

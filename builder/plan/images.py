@@ -132,8 +132,12 @@ class Images:
         chosen: CellToolkits,
         names: Mapping[str, object],
     ) -> StageRecipe:
-        sources = templates.source_names(recipe.name, recipe.sources, self._project.lock)
-        context = {**names, "sources": sources}
+        sources = {
+            name: tuple(self._rendered(urls, names, recipe.where))
+            for name, urls in recipe.sources.items()
+        }
+        own_names = templates.source_names(recipe.name, sources, self._project.lock)
+        context = {**names, "sources": own_names}
         blocks = self._blocks(recipe.development, cell, context)
         expansions = [self._expanded(use, recipe.name, cell, chosen) for use in blocks]
         runtime = self._blocks(recipe.runtime, cell, context)
@@ -151,7 +155,7 @@ class Images:
             labels=self._rendered(recipe.labels, context, recipe.where),
             checks=checks,
             sources={
-                **recipe.sources,
+                **sources,
                 **{
                     name: (url,)
                     for expansion in expansions

@@ -1,7 +1,9 @@
 """Wheels on the Python package index of this machine's pip.
 
 `wheel:NAME/VERSION/ARCHITECTURE` is the wheel of a release that runs on any Python and on the most
-systems. Its name, size and checksum are those of the index's page of the project:
+systems, `wheel:NAME/VERSION/ARCHITECTURE/PYTHON` the wheel for one Python (`cp313`); `any` is the
+architecture of a wheel without machine code. Its name, size and checksum are those of the index's
+page of the project:
 https://packaging.python.org/en/latest/specifications/simple-repository-api/
 """
 
@@ -28,6 +30,7 @@ _JSON = "application/vnd.pypi.simple.v1+json"
 _MOST_PAGE = 64 << 20  # bytes
 _ANY_PYTHON = "py3"
 _LINUX = "manylinux"
+_SHARED_ABIS = ("abi3", "none")  # of any later Python: https://peps.python.org/pep-0425/
 _SCHEMES = ("http", "https")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
@@ -63,15 +66,16 @@ class WheelIndex:
 
         A file that its project has withdrawn is found by its name only.
         """
-        project, version, arch = url.removeprefix(WHEEL_SOURCE).split("/")
+        project, version, arch, *python = url.removeprefix(WHEEL_SOURCE).split("/")
         files = {file.name: file for file in self._files(project)}
         fitting = sorted(
             file.name
             for file in files.values()
-            if _fits(file.name, version, arch) and not file.yanked
+            if _fits(file.name, version, arch, *python) and not file.yanked
         )
         if name not in files and (name or not fitting):
-            raise NotFetched(f"{server_of(self.url)} has no {name or f'wheel of it for {arch}'}")
+            missing = name or f"wheel of it for {' and '.join([arch, *python])}"
+            raise NotFetched(f"{server_of(self.url)} has no {missing}")
         return files[name or fitting[0]]
 
     def _files(self, project: str) -> Iterator[ListedFile]:
@@ -112,12 +116,13 @@ def _with_login(url: str, index: str) -> str:
     return parts._replace(netloc=at.netloc).geturl() if same else url
 
 
-def _fits(name: str, version: str, arch: str) -> bool:
-    """Return whether a file is a wheel of a version for any Python 3 on Linux of `arch`."""
+def _fits(name: str, version: str, arch: str, python: str = _ANY_PYTHON) -> bool:
+    """Return whether a file is a wheel of a version for a Python on Linux of `arch`."""
     try:
         _, own, _, tags = parse_wheel_filename(name)
     except InvalidWheelFilename:
         return False
-    platforms = {tag.platform for tag in tags if _ANY_PYTHON in tag.interpreter}
+    abis = (python, *_SHARED_ABIS)
+    platforms = {tag.platform for tag in tags if tag.interpreter == python and tag.abi in abis}
     usual = any(one.startswith(_LINUX) and one.endswith(f"_{arch}") for one in platforms)
-    return own == Version(version) and usual
+    return own == Version(version) and (usual or arch in platforms)

@@ -133,7 +133,7 @@ def output_in(folder: Path, check: str) -> str:
                 lines += each.output.splitlines()
     if not lines:
         known = sorted({each.check for outcomes in record.checks.values() for each in outcomes})
-        close = get_close_matches(check, known, n=1)
+        close = get_close_matches(check, known)
         guess = f"did you mean {close[0]}? " if close else ""
         raise BadInput(f"unknown check: {check}", hint=f"{guess}checks: {', '.join(known)}")
     return "\n".join(lines)
@@ -155,6 +155,17 @@ def after_a_loss(
     return tuple(
         dataclasses.replace(each, outcome=FAILED, reason=f"{lost}; check output: {each.reason}")
         if each.outcome == SKIPPED and each.applies and each.check in of_gpus
+        else each
+        for each in outcomes
+    )
+
+
+def noting_no_gpu(outcomes: Iterable[Outcome], target: ProofTarget) -> tuple[Outcome, ...]:
+    """Note with GPU checks that passed that no GPU was handed over: they may use the processor."""
+    of_gpus = {check.name for check in target.checks if check.needs_gpu}
+    return tuple(
+        dataclasses.replace(each, data={**each.data, "gpu_here": False})
+        if each.outcome == PASSED and each.check in of_gpus
         else each
         for each in outcomes
     )
@@ -206,9 +217,8 @@ def _no_finding(last: str, stdout: str) -> str:
 
 def _signal(status: int) -> str:
     """Return the signal that ended a program (status -N or 128 + N); empty if none did."""
-    number = -status if status < 0 else status - _SIGNALLED
     try:
-        return signal.Signals(number).name
+        return signal.Signals(max(-status, status - _SIGNALLED)).name
     except ValueError:
         return ""
 

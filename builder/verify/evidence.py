@@ -102,7 +102,7 @@ class RunEvidence:
         return {
             "_type": STATEMENT,
             "subject": [
-                {"name": f"{self.identifier}/{name}", "digest": dict([digest.split(":", 1)])}
+                {"name": f"{self.identifier}/{name}", "digest": dict([digest.split(":")])}
                 for name, digest in self._subjects()
             ],
             "predicateType": TEST_RESULT,

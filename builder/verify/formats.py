@@ -30,7 +30,7 @@ from builder.build.engines import Tools, apptainer, charliecloud
 from builder.facts.software import SIF_SCRIPTS, VERSIONS
 from builder.model import FAILED, PASSED, SKIPPED, Outcome, contract, planned
 from builder.model.architectures import ARCHITECTURES
-from builder.model.errors import StepFailed
+from builder.model.errors import StepFailed, first_of
 from builder.model.exact_json import part
 from builder.model.planned import environment_text
 from builder.system.compression import DAMAGED
@@ -140,11 +140,10 @@ def equality(trees: Mapping[str, FormatTree], broken: Mapping[str, str] | None =
         name for name, tree in trees.items() if name in _KEEP_OWNERS or keeps_owners(tree.entries)
     ]  # not a SIF, unless root packed it
     if lines := _unequal(trees, owners):
-        more = f"; and {len(lines) - _SHOWN} more" if len(lines) > _SHOWN else ""
         return Outcome(
             check=EQUALITY_CHECK,
             outcome=FAILED,
-            reason="; ".join(lines[:_SHOWN]) + more,
+            reason=first_of(lines, _SHOWN, "; "),
             output="\n".join(lines[:200]),
         )
     count, digest = len(trees[first].entries), trees[first].digest[:19]

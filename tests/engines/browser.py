@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import functools
 import http.server
 import json
@@ -11,12 +12,15 @@ import select
 import shutil
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from builder.system.home import Home
 
 TIMEOUT_S = 120.0
 
@@ -132,8 +136,12 @@ class Browser:
             deviceScaleFactor=1,
             mobile=False,
         )
-        scheme = {"name": "prefers-color-scheme", "value": "dark" if self.dark else "light"}
-        self.ask("Emulation.setEmulatedMedia", features=[scheme])
+        media = {
+            "prefers-color-scheme": "dark" if self.dark else "light",
+            "prefers-reduced-motion": "reduce",  # the focused element is in the window at once
+        }
+        features = [{"name": name, "value": value} for name, value in media.items()]
+        self.ask("Emulation.setEmulatedMedia", features=features)
         self.ask("Emulation.setScriptExecutionDisabled", value=not self.scripts)
         self._messages.clear()
         page = self.ask("Page.navigate", url=address)["loaderId"]
@@ -147,6 +155,17 @@ class Browser:
         )
         assert "exceptionDetails" not in answer, answer
         return answer["result"].get("value")
+
+    def wait_for(self, script: str) -> Any:
+        """The value of an expression as soon as it is true, on the page that is being opened."""
+        end = time.monotonic() + TIMEOUT_S
+        while time.monotonic() < end:
+            parameters = {"expression": script, "returnByValue": True}
+            with contextlib.suppress(AssertionError):  # between two pages
+                if value := self.ask("Runtime.evaluate", **parameters)["result"].get("value"):
+                    return value
+            time.sleep(0.05)
+        raise AssertionError(f"never true: {script}")
 
     def press(self, *keys: str) -> None:
         """Press keys in turn: a character, or Tab, Shift+Tab, Enter, Space, ArrowDown."""
@@ -182,3 +201,14 @@ _KEYS = {
     "ArrowUp": (38, ""),
     "Escape": (27, ""),
 }
+
+
+@functools.cache
+def axe_core() -> str:
+    """The script of axe-core, as the set-up of the tests brought it."""
+    home = Home.of_environment()
+    folders = [home.tools.parent, *([home.shared / "tools"] if home.shared else [])]
+    for folder in folders:
+        if (script := folder / "axe-core/axe.min.js").is_file():
+            return script.read_text()
+    pytest.skip("missing on this machine: axe-core (make setup-test)")

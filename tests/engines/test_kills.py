@@ -211,6 +211,7 @@ def test_two_builders_share_a_store_and_build_a_stage_once(
             f"--output={small_site}/{name}",
             f"--image={name}*",
             "--format=oci",
+            "--no-verify",
         )
         for name in ("core", "leaf")
     ]

@@ -197,12 +197,17 @@ def test_ucx_that_was_not_chosen(tmp_path: Path) -> None:
         ("pytorch-gpu-check.py", ["70"], "cannot import PyTorch: no torch here"),
         ("tensorflow-check.py", ["x86_64"], "cannot import TensorFlow and NumPy: no torch here"),
         ("tensorflow-gpu-check.py", ["70"], "cannot import TensorFlow: no torch here"),
+        ("tensorflow-training-check.py", [], "cannot import TensorFlow and NumPy: no torch here"),
+        ("tensorflow-workers-check.py", [], "cannot import TensorFlow and NumPy: no torch here"),
+        ("jax-check.py", ["x86_64"], "cannot import JAX and NumPy: no torch here"),
+        ("jax-parallel-check.py", [], "cannot import JAX and NumPy: no torch here"),
+        ("jax-gpu-check.py", [], "cannot import JAX: no torch here"),
     ],
 )
 def test_a_missing_package_is_a_finding(
     tmp_path: Path, script: str, arguments: list[str], said: str
 ) -> None:
-    for name in ("numpy", "torch", "tensorflow"):
+    for name in ("jax", "numpy", "torch", "tensorflow"):
         (tmp_path / f"{name}.py").write_text("raise ImportError('no torch here')\n")
     env = {"PYTHONPATH": str(tmp_path)}
     done = run_program(sys.executable, SOURCES / script, *arguments, env=env)

@@ -11,7 +11,7 @@ from harness import Ended, build_images, manifest_of, passed
 from projects import copy_of_project
 from small_base import write_tiny
 
-from builder.artifacts.oci import blob_path, read_layout
+from builder.artifacts.oci import read_layout
 from builder.build.engines import Tools
 
 pytestmark = pytest.mark.engines
@@ -69,9 +69,8 @@ def test_no_pyc_is_stale(built: Path) -> None:
     folder = built / "out" / IMAGES["steady"]
     epoch = manifest_of(folder)["inputs"]["source_date_epoch"]
     times: dict[str, int] = {}
-    layout = read_layout(folder / "image.oci")
-    for layer in layout.layers:
-        with tarfile.open(blob_path(layout.path, layer.name)) as archive:
+    for layer in read_layout(folder / "image.oci").layers:
+        with tarfile.open(layer) as archive:
             for member in archive:
                 assert member.mtime <= epoch
                 if member.name.endswith(".py"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -29,8 +30,13 @@ def image_folder(
     packages: tuple[str, ...] = ("bash", "zlib1g"),
     result: str = "PASSED",
     digests: dict[str, str] | None = None,
+    version: str = "1.0",
+    labels: dict[str, str] | None = None,
 ) -> Path:
-    """Write one image's folder; `digests` are those that its evidence and SBOM are about."""
+    """Write one image's folder; `digests` are those that its evidence and SBOM are about.
+
+    `version` is that of its packages. With `labels`, its contents were kept.
+    """
     parts = [recipe, "1.0", "debian13"]
     parts += [f"cuda{cuda}"] * (cuda != "none") + [mpi] * (mpi != "none") + [arch]
     name = "-".join(parts)
@@ -77,7 +83,10 @@ def image_folder(
     write(folder / "manifest.json", document(manifest))
     for one, statement in runs.items():
         write(folder / "evidence" / f"{one}.json", statement)
-    write(folder / "sbom.cdx.json", sbom(told["oci"], packages))
+    write(folder / "sbom.cdx.json", sbom(told["oci"], packages, version))
+    if labels:
+        contents = {"digest": own["oci"], "labels": labels, "files": {"etc": ["dir", 0, 0, "", ""]}}
+        (folder / "contents.json.gz").write_bytes(gzip.compress(json.dumps(contents).encode()))
     (folder / "Dockerfile").write_text("FROM scratch\n")
     return folder
 
@@ -123,7 +132,7 @@ def evidence(
     }
 
 
-def sbom(digest_: str, packages: tuple[str, ...]) -> dict[str, Any]:
+def sbom(digest_: str, packages: tuple[str, ...], version: str) -> dict[str, Any]:
     return {
         "bomFormat": "CycloneDX",
         "metadata": {
@@ -134,7 +143,7 @@ def sbom(digest_: str, packages: tuple[str, ...]) -> dict[str, Any]:
         "components": [
             {
                 "name": one,
-                "version": "1.0",
+                "version": version,
                 "type": "library",
                 "purl": f"pkg:deb/debian/{one}@1.0",
                 "licenses": [{"license": {"id": "GPL-3.0-or-later"}}],
@@ -142,6 +151,22 @@ def sbom(digest_: str, packages: tuple[str, ...]) -> dict[str, Any]:
             for one in packages
         ],
     }
+
+
+def add_contract(folder: Path, **needs: Any) -> None:
+    """Add the host contract of an image for the architecture at the end of its name."""
+    arch = folder.name.rpartition("-")[2]
+    contract = {
+        "schema": "build-images/host-contract/v1",
+        "image": folder.name,
+        "architecture": arch,
+        "cpu": {"target": "generic"},
+        "kernel": "3.2.0",
+        "glibc": "2.41",
+        **needs,
+    }
+    (folder / "files").mkdir()
+    write(folder / "files/host-contract.json", contract)
 
 
 def write(path: Path, document: dict[str, Any]) -> None:

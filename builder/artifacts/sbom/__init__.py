@@ -114,7 +114,7 @@ def source_components(sources: Iterable[LockedSource]) -> Iterator[dict[str, obj
         if source.url.startswith(DEBIAN_SOURCE):
             name, _, version = source.url.removeprefix(DEBIAN_SOURCE).partition("/")
         if source.url.startswith(WHEEL_SOURCE):
-            name, version, _ = source.url.removeprefix(WHEEL_SOURCE).split("/")
+            name, version, *_ = source.url.removeprefix(WHEEL_SOURCE).split("/")
         url = public_url(source.url)
         # These are no URLs to fetch it by.
         is_local = source.url.startswith((DEBIAN_SOURCE, LOCAL_SOURCE, WHEEL_SOURCE))

@@ -57,8 +57,9 @@ def atomic_folder(
             fsync_files(partial)
             partial.rename(target)
         except BaseException:
-            if _is_own_folder(partial):
-                shutil.rmtree(partial, ignore_errors=True)
+            with contextlib.suppress(OSError):
+                if _is_own_folder(partial):
+                    shutil.rmtree(partial, ignore_errors=True)
             raise
         fsync(target.parent)
 
@@ -80,10 +81,7 @@ def _fresh(folder: Path) -> None:
 
 
 def _is_own_folder(path: Path) -> bool:
-    try:
-        status = path.lstat()
-    except OSError:
-        return False
+    status = path.lstat()
     return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
 
 

@@ -75,7 +75,8 @@ def write_catalog(
     css = (Path(report.__file__).parent / "report.css", _HERE / "catalog.css")
     _write(out / "catalog.css", "".join(path.read_text() for path in css))
     _write(out / "catalog.js", (_HERE / "catalog.js").read_text())
-    _write(out / "data.js", f"var catalogData = {json.dumps(_data(ordered, registry))};\n")
+    data = json.dumps(_data(ordered, registry), separators=(",", ":"), ensure_ascii=False)
+    _write(out / "data.js", f"var catalogData = {data};\n")
     document = {"schema": SCHEMA, "images": [_as_json(entry, registry) for entry in ordered]}
     _write(out / CATALOG, json.dumps(document, indent=1, ensure_ascii=False) + "\n")
 
@@ -89,10 +90,16 @@ def commands_of(entry: CatalogEntry, answer: SiteAnswer, registry: str) -> list[
     return [("get the image", command), *lines] if command else lines
 
 
-def _lines(answer: SiteAnswer) -> list[tuple[str, str]]:
+def _lines(answer: SiteAnswer) -> tuple[tuple[str, str], ...]:
     """Return the commands of an answer with their purposes, with IMAGE in them."""
     before = [("once", answer.before)] if answer.before else []
-    return [(_WAYS[way], line) for way, line in (*before, *answer.commands)]
+    return tuple((_WAYS[way], line) for way, line in (*before, *answer.commands))
+
+
+def _shown(answer: SiteAnswer) -> tuple[object, ...]:
+    """Return what the list shows of an answer: site, answer, runtime, reasons, commands."""
+    reasons = "; ".join(f"{rule}: {reason}" for rule, reason, _ in answer.reasons)
+    return answer.site, answer.answer, answer.runtime, reasons, _lines(answer)
 
 
 def _data(entries: Sequence[CatalogEntry], registry: str) -> dict[str, object]:
@@ -108,20 +115,11 @@ def _data(entries: Sequence[CatalogEntry], registry: str) -> dict[str, object]:
         for name, text in own.items()
     }
     values = {triple: number for number, triple in enumerate(sorted(triples))}
-    shared = dict.fromkeys(answer for entry in entries for answer in entry.sites)
+    shared = dict.fromkeys(_shown(answer) for entry in entries for answer in entry.sites)
     answers = {answer: number for number, answer in enumerate(shared)}
     return {
         "values": [*values],
-        "answers": [
-            {
-                "site": answer.site,
-                "answer": answer.answer,
-                "runtime": answer.runtime,
-                "reasons": [f"{rule}: {reason}" for rule, reason, _ in answer.reasons],
-                "lines": _lines(answer),
-            }
-            for answer in answers
-        ],
+        "answers": [*answers],
         "images": [
             {
                 "name": entry.image,
@@ -133,7 +131,7 @@ def _data(entries: Sequence[CatalogEntry], registry: str) -> dict[str, object]:
                     for kind, own in entry.values.items()
                     for name, text in own.items()
                 ),
-                "answers": [answers[answer] for answer in entry.sites],
+                "answers": [answers[_shown(answer)] for answer in entry.sites],
                 "brought": {
                     runtime: entry.brought(runtime, registry)
                     for runtime in {answer.runtime: 0 for answer in entry.sites if answer.commands}

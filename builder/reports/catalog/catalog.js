@@ -41,7 +41,7 @@
   }
 
   function commandLine(about, command) {
-    const line = make("div", {class: "line"}, make("small", {}, about), make("code", {tabindex: "0"}, command));
+    const line = make("div", {class: "line"}, make("small", {}, about), make("code", {}, command));
     copyable(line);
     return line;
   }
@@ -77,7 +77,8 @@
     }
 
     function answerAt(image, site) {
-      return image.answers.map((number) => data.answers[number]).find((answer) => answer.site === site);
+      const own = image.answers.map((number) => data.answers[number]).find(([name]) => name === site);
+      return own && {answer: own[1], runtime: own[2], reasons: own[3], lines: own[4]};
     }
 
     function showFound(entry, matched) {
@@ -98,7 +99,7 @@
       if (!site) return;
       const cell = make("td", {colspan: entry.row.cells.length});
       const [style, word] = answer ? MARKS[answer.answer] : ["built", "? no host contract"];
-      cell.append(make("p", {}, make("span", {class: "badge state " + style}, word + " at " + site), " ", make("span", {class: "soft"}, answer ? answer.reasons.join("; ") : "")));
+      cell.append(make("p", {}, make("span", {class: "badge state " + style}, word + " at " + site), " ", make("span", {class: "soft"}, answer ? answer.reasons : "")));
       if (answer && answer.lines.length) {
         const [command, name] = entry.image.brought[answer.runtime];
         if (command) cell.append(commandLine("get the image", command));
@@ -139,9 +140,9 @@
       bar.replaceChildren();
       if (!picked.length) return;
       const [a, b] = picked;
-      bar.append(make("span", {}, make("code", {}, a)));
+      bar.append(make("span", {class: "name"}, make("code", {}, a)));
       if (b) {
-        bar.append(make("span", {}, make("code", {}, b)));
+        bar.append(make("span", {class: "name"}, make("code", {}, b)));
         bar.append(make("a", {href: "./compare.html#" + new URLSearchParams({a, b})}, "Compare the two"));
       } else bar.append(make("span", {class: "soft"}, "Choose a second image to compare."));
       const none = make("button", {type: "button"}, "Choose none");

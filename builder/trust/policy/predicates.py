@@ -146,7 +146,7 @@ def provenance_of(predicate: Mapping[str, object]) -> Provenance:
 
 def _cell(value: object) -> Cell | None:
     """Return the cell that was built; None for a build of something else."""
-    if not isinstance(value, Mapping) or not {"recipe", "recipe_version", "base"} <= value.keys():
+    if not isinstance(value, Mapping) or not {"recipe", "recipe_version", "base"}.issubset(value):
         return None
     return read(Cell, {"cuda": NONE, "mpi": NONE, "arch": "", **value})
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from builder.model.cells import FAILED, PASSED, SKIPPED
-from builder.model.errors import counted
+from builder.model.errors import counted, first_of
 from builder.model.versions import is_version
 from builder.trust.policy.evidence import (
     DecidedCheck,
@@ -84,8 +84,8 @@ def _named(reference: str) -> tuple[str, str]:
 
 def _is_of_a_cell(tag: str) -> bool:
     """Return whether a tag can be a cell's: those begin with a version and a hyphen."""
-    parts = tag.split("-")
-    return any(is_version("-".join(parts[:end])) for end in range(1, len(parts)))
+    version, hyphen, _ = tag.partition("-")
+    return bool(hyphen) and is_version(version)
 
 
 def architecture(policy: Policy, gathered: Gathered) -> Ruling:
@@ -333,8 +333,7 @@ def _any(values: Sequence[str], globs: Sequence[str]) -> bool:
 
 
 def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(names[:_SHOWN]) + more
+    return first_of(names, _SHOWN)
 
 
 def short(digest: str) -> str:

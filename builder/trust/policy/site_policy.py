@@ -32,7 +32,8 @@ _SHIPPED = (
     *("horovod", "chainermn", "osu", "mlperf", "mlperf-coco", "mlperf-gnmt", "mlperf-maskrcnn"),
     *("mlperf-ssd", "mlperf-transformer"),
     *("pytorch", "pytorch-gpu", "pytorch-parallel", "pytorch-parallel-gpu", "biggan"),
-    *("tensorflow", "tensorflow-gpu", "hpcc", "fio", "memory-speed", "mpi-speed", "ucx"),
+    *("tensorflow", "tensorflow-gpu", "tensorflow-training", "tensorflow-workers"),
+    *("jax", "jax-gpu", "jax-parallel", "hpcc", "fio", "memory-speed", "mpi-speed", "ucx"),
     *("cuda-clean", "cuda-runtime", "gpu-driver", "gpu-devices", "gpu-library", "gpu-found"),
     *("gpu-version", "gpu-code", "gpu-compute", "gpu-blas", "gpu-nccl", "gpu-mpi", "gpu-control"),
 )

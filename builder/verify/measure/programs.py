@@ -153,8 +153,5 @@ _FIELDS: Mapping[str, Callable[[str], Mapping[str, object]]] = {
     "jobs": _jobs,
 }
 
-PROGRAMS = read(
-    tuple[Benchmark, ...],
-    table_beside(__file__, "programs.yaml"),
-    "programs.yaml",
-)
+_TABLE = "programs.yaml"
+PROGRAMS = read(tuple[Benchmark, ...], table_beside(__file__, _TABLE), _TABLE)

@@ -39,7 +39,8 @@ class Modules:
     repositories: Mapping[str, tuple[str, ...]]
 
 
-_MODULES = read(Modules, table_beside(__file__, "modules.yaml"), "modules.yaml")
+_TABLE = "modules.yaml"
+_MODULES = read(Modules, table_beside(__file__, _TABLE), _TABLE)
 STANDARD = frozenset({*sys.stdlib_module_names, *_MODULES.former})
 
 

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from builder.model import BaseImage, PlannedImage
+from builder.model.errors import first_of
 from builder.verify.rehearse.repositories import apt_names, rpm_names
 from builder.verify.rehearse.servers import NotOnServer, ReadUrl, Unavailable
 from builder.verify.rehearse.steps import Step
@@ -185,7 +186,7 @@ def _is_known(name: str, known: frozenset[str], arch: str) -> bool:
 
 
 def _hint(unknown: list[str], known: frozenset[str]) -> str:
-    matches = (difflib.get_close_matches(name, known, n=1, cutoff=0.75) for name in unknown)
+    matches = (difflib.get_close_matches(name, known, cutoff=0.75) for name in unknown)
     if guesses := [f'"{match[0]}"' for match in matches if match]:
         return f"did you mean {', '.join(guesses)}?"
     return "if another repository has it, add that one to packages in site.yaml"
@@ -223,5 +224,4 @@ def installed_by(step: Step) -> tuple[str, ...]:
 
 def shown(names: list[str]) -> str:
     """Return the first names, and the number of further names."""
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return f"{', '.join(names[:_SHOWN])}{more}"
+    return first_of(names, _SHOWN)

@@ -220,7 +220,7 @@ def flag_trials(image: PlannedImage, step: Step, workspace: SourceWorkspace) -> 
     else:
         words = " ".join(step.variables.get(name, "") for name in _VARIABLES).split()
     yield from _trials(image, step, words, step.program)
-    installs = step.program.startswith("pip") and {"install", "."} <= {*step.argv}
+    installs = step.program.startswith("pip") and {"install", "."}.issubset(step.argv)
     if _SETUP not in step.argv and not installs:
         return
     path = posixpath.join(step.folder, _SETUP)

@@ -268,7 +268,9 @@ def test_a_verified_image_comes_with_its_evidence(
     assert f"{image.identifier}: unchanged, built" in site.said.getvalue()
 
 
-def test_an_image_on_a_registrys_base_has_no_base_of_this_machine(site: Site) -> None:
+def test_an_image_on_a_registrys_base_has_no_base_of_this_machine(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with_store(site)
     site.base = dataclasses.replace(
         site.base, bootstrap=None, references={"x86_64": "a@sha256:1", "ppc64le": "a@sha256:1"}
@@ -282,7 +284,15 @@ def test_an_image_on_a_registrys_base_has_no_base_of_this_machine(site: Site) ->
     packed = put_image(run_of(site, "out"), spec, manifest, "packed")
     assert find_packed(run, spec.image) == packed != ""
     put_image(run_of(site, "out"), spec, manifest, "image")
+    folders, take = list[Path](), SiteStore.take
+
+    def noting(store: SiteStore, tag: str, folder: Path) -> bool:
+        folders.append(folder)
+        return take(store, tag, folder)
+
+    monkeypatch.setattr(SiteStore, "take", noting)
     assert take_image(run, spec.image)
+    assert [(one.parent, one.name[:11]) for one in folders] == [(site.home.work, "site-store-")]
 
 
 def test_finished_images_are_taken_before_anything_is_built(site: Site) -> None:

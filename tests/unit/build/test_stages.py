@@ -64,6 +64,7 @@ class FakeEngine:
             file.write(f"base {base.name}\n")
 
     def build(self, build: DockerfileBuild) -> None:
+        assert build.file.startswith("Dockerfile")
         text = (build.context / build.file).read_text()
         last = [line for line in text.splitlines() if line.startswith("FROM ")][-1]
         for line in text.splitlines():

@@ -10,12 +10,13 @@ from samples import plan_of, shipped_plan, shipped_project
 
 from builder.compile import spec
 from builder.model import BlockUse, PlannedImage
+from builder.model.inputs import source_folder
 
 # The families that the project promises.
 PROMISED = (
     *("hpc-base", "cuda-base", "python-mpi", "pytorch", "tensorflow", "horovod", "chainermn"),
     *("biggan", "mlperf-maskrcnn", "mlperf-ssd", "mlperf-gnmt", "mlperf-transformer"),
-    *("hpc-bench", "mpi-source"),
+    *("hpc-bench", "mpi-source", "jax", "tensorflow-release"),
 )
 RED_HAT = ("ubi", "rocky", "alma", "centos")
 
@@ -101,7 +102,17 @@ def test_packages_are_named_for_the_family_of_the_base() -> None:
     assert wrong == []
 
 
+def locked_files(image: PlannedImage) -> set[str]:
+    """The places in the image of the files that the lock has."""
+    return {
+        f"{source_folder(recipe)}/{source.file}"
+        for source in image.sources
+        for recipe in source.recipes
+    }
+
+
 def test_python_packages_are_of_one_version() -> None:
+    """Each is named with its version, or is a wheel that the lock has, checksum and all."""
     loose = {
         str(use.where): package
         for image in samples()
@@ -109,6 +120,7 @@ def test_python_packages_are_of_one_version() -> None:
         if use.name == "pip"
         for package in use.arguments.get("packages", ())
         if not re.search(r"==\d", package)
+        and package not in locked_files(image)
     }
     assert loose == {}
 
@@ -131,6 +143,20 @@ def test_a_clone_is_of_a_commit_or_a_tag() -> None:
 
 def run_of(check: str, image: PlannedImage) -> str:
     return next(one.run for one in image.checks if one.name == check)
+
+
+def test_power_has_no_wheels_of_the_newest_frameworks() -> None:
+    """What the maintainer says of them is what `explain` prints."""
+    plan = shipped_plan()
+    for recipe in ("jax", "tensorflow-release"):
+        archs = {image.cell.arch for image in plan.images if image.cell.recipe == recipe}
+        assert archs == {"x86_64", "aarch64"}
+        [cell] = [
+            left
+            for left in plan.left_out
+            if (left.cell.recipe, left.cell.arch) == (recipe, "ppc64le") and len(left.reasons) == 1
+        ]
+        assert cell.reasons[0].text.startswith("neither the Python package index nor Debian has")
 
 
 def test_grace_has_pytorch_with_cuda_and_tensorflow_without() -> None:

@@ -8,9 +8,9 @@ from typing import Any
 from urllib.parse import unquote
 
 import pytest
-from catalog_samples import EVIL, digest, image_folder, write
+from catalog_samples import EVIL, add_contract, digest, image_folder, write
 from html_pages import Page
-from samples import compare_page_with_golden, compare_with_golden
+from samples import ROOT, compare_page_with_golden, compare_with_golden
 
 from builder.cli import main
 from builder.reports.catalog.entries import Component
@@ -138,6 +138,66 @@ def test_what_a_component_is_and_its_licences(purl: str, kind: str) -> None:
     licences = ({"expression": "MIT"}, {"license": {"id": "Zlib"}}, {"license": {"name": "own"}})
     component = Component(name="x", purl=purl, type="library", licenses=licences)
     assert (component.kind, component.licence) == (kind, "MIT, Zlib, own")
+
+
+# How an image runs at a site
+
+RECORDS = ROOT / "tests/data/hosts"
+OPENMPI = {"family": "openmpi", "version": "5.0.7", "route": "package", "pmix": "4.2"}
+CUDA = {"version": "12.4", "driver": "525.60.13", "capabilities": ["80"]}
+HOST_MPI = {"family": "craympich", "version": "8.1", "route": "host", "abi": "mpich"}
+FROM_HOST = {**HOST_MPI, "library": "libmpi.so.12"}
+BUILT = f"out/{HPC}/image.sif"
+PULLED = f"{HPC}-sif/image.sif"
+PULL = "build-images pull quay.io/site/hpc-base:1.0-debian13-openmpi5.0 --arch x86_64 --format sif"
+
+
+@pytest.mark.parametrize(
+    ("record", "needs", "registry", "state", "lines"),
+    [
+        ("dgx", {"mpi": OPENMPI}, "", "yes", [f"apptainer exec {BUILT} mpiexec -n 4 ./program"]),
+        ("dgx", {"cuda": CUDA}, "", "yes", [f"apptainer exec --nv {BUILT} ./program"]),
+        ("dgx", {}, "quay.io/site", "yes", [PULL, f"apptainer exec {PULLED} ./program"]),
+        ("satori", {}, "", "no", []),
+        ("cray-ex", {"mpi": FROM_HOST}, "", "yes", []),
+    ],
+)
+def test_the_commands_at_a_site(
+    tmp_path: Path,
+    record: str,
+    needs: dict[str, Any],
+    registry: str,
+    state: str,
+    lines: list[str],
+) -> None:
+    add_contract(image_folder(tmp_path / "out"), **needs)
+    options = [f"--registry={registry}"] if registry else []
+    site = catalog(tmp_path, f"--host={RECORDS / record}.json", *options)
+    [shown] = json.loads((site / "catalog.json").read_text())["images"]
+    assert shown["sites"] == {record: state}
+    page = image_page(site).text("site")
+    assert [line for line in lines if line not in page] == []
+    assert ("./program" in page) == bool(lines)
+    assert ("build-images site-files" in page) == (state == "yes" and not lines)
+    assert ('its programs do not start ("Exec format error")' in page) == (record == "satori")
+
+
+def test_hosts_of_the_project_are_known_to_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A record without a name has that of its file; one name has one record."""
+    monkeypatch.chdir(tmp_path)
+    add_contract(image_folder(tmp_path / "out"))
+    (tmp_path / "hosts").mkdir()
+    record = json.loads((RECORDS / "dgx.json").read_text())
+    write(tmp_path / "hosts/ours.json", {**record, "name": None})
+    write(tmp_path / "hosts/dgx.json", record)
+    (tmp_path / "matrix.yaml").write_text("inherit: false\n")
+    [shown] = json.loads((catalog(tmp_path) / "catalog.json").read_text())["images"]
+    assert shown["sites"] == {"dgx": "yes", "ours": "yes"}
+    write(tmp_path / "hosts/more.json", record)
+    code, errors = refused(tmp_path, capsys)
+    assert (code, "the host dgx has two records" in errors) == (2, True)
 
 
 # What is not proven is not shown so

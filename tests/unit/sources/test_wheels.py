@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 from collections.abc import Iterator
@@ -23,9 +24,14 @@ from builder.sources.wheels import WheelIndex
 URL = "wheel:nvidia-tool/13.0.88/x86_64"
 X86_64 = "nvidia_tool-13.0.88-py3-none-manylinux2014_x86_64.manylinux_2_17_x86_64.whl"
 AARCH64 = "nvidia_tool-13.0.88-py3-none-manylinux_2_27_aarch64.whl"
+CP311 = "nvidia_tool-13.0.88-cp311-cp311-manylinux_2_28_x86_64.whl"
+CP310 = "nvidia_tool-13.0.88-cp310-abi3-manylinux_2_28_x86_64.whl"
+PURE = "nvidia_tool-13.2.1-py2.py3-none-any.whl"
 OTHERS = (
     "nvidia_tool-13.0.88-py3-none-win_amd64.whl",
-    "nvidia_tool-13.0.88-cp311-cp311-manylinux_2_28_x86_64.whl",
+    "nvidia_tool-13.0.88-cp311-cp311t-manylinux_2_28_x86_64.whl",
+    "nvidia_tool-13.0.88-cp312-cp312-manylinux_2_28_x86_64.whl",
+    *(CP310, CP311, PURE),
     "nvidia_tool-13.1.1-py3-none-manylinux_2_27_x86_64.whl",
     "nvidia_tool-13.0.88.tar.gz",
 )
@@ -97,11 +103,20 @@ def entry(content: bytes = X86_64.encode()) -> LockedSource:
     return LockedSource(url=URL, file=X86_64, sha256=sha256, size=len(content))
 
 
-@pytest.mark.parametrize(("arch", "name"), [("x86_64", X86_64), ("aarch64", AARCH64)])
+@pytest.mark.parametrize(
+    ("release", "name"),
+    [
+        ("13.0.88/x86_64", X86_64),
+        ("13.0.88/aarch64", AARCH64),
+        ("13.0.88/x86_64/cp311", CP311),
+        ("13.0.88/x86_64/cp310", CP310),
+        ("13.2.1/any", PURE),
+    ],
+)
 def test_the_wheel_of_a_version_and_an_architecture_is_found(
-    index: Index, tmp_path: Path, arch: str, name: str
+    index: Index, tmp_path: Path, release: str, name: str
 ) -> None:
-    found = wheels(index, tmp_path).resolve(f"wheel:nvidia-tool/13.0.88/{arch}")
+    found = wheels(index, tmp_path).resolve(f"wheel:nvidia-tool/{release}")
     assert (found.file, found.size) == (name, len(name))
     assert found.sha256 == hashlib.sha256(name.encode()).hexdigest()
     assert index.asked == [(PAGE, "application/vnd.pypi.simple.v1+json")]
@@ -112,6 +127,9 @@ def test_the_wheel_of_a_version_and_an_architecture_is_found(
     [
         ("wheel:nvidia-tool/13.0.88/ppc64le", "has no wheel of it for ppc64le"),
         ("wheel:nvidia-tool/13.0.8/x86_64", "has no wheel of it for x86_64"),
+        ("wheel:nvidia-tool/13.0.88/any", "has no wheel of it for any"),
+        ("wheel:nvidia-tool/13.2.1/x86_64", "has no wheel of it for x86_64"),
+        ("wheel:nvidia-tool/13.0.88/x86_64/cp39", "has no wheel of it for x86_64 and cp39"),
         ("wheel:unknown/13.0.88/x86_64", "404"),
     ],
 )
@@ -217,6 +235,10 @@ def test_a_login_of_the_index_goes_to_its_own_server_alone(index: Index, tmp_pat
     ("url", "valid"),
     [
         (URL, True),
+        ("wheel:nvidia-tool/13.0.88/any", True),
+        ("wheel:nvidia-tool/13.0.88/{{ arch }}/cp313", True),
+        ("wheel:nvidia-tool/13.0.88/x86_64/313", False),
+        ("wheel:nvidia-tool/13.0.88/{{ base }}", False),
         ("wheel:nvidia-tool/13.0.88/riscv64", False),
         ("wheel:nvidia-tool/13.0.88", False),
         ("wheel:../13.0.88/x86_64", False),
@@ -232,6 +254,7 @@ def test_urls_of_wheels(tmp_path: Path, url: str, valid: bool) -> None:
 
 
 def test_a_bill_of_materials_names_the_wheel_and_no_server() -> None:
-    [found] = source_components([entry()])
-    assert (found["name"], found["version"]) == ("nvidia-tool", "13.0.88")
-    assert "externalReferences" not in found
+    for source in (entry(), dataclasses.replace(entry(), url=f"{URL}/cp311", file=CP311)):
+        [found] = source_components([source])
+        assert (found["name"], found["version"]) == ("nvidia-tool", "13.0.88")
+        assert "externalReferences" not in found

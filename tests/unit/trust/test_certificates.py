@@ -5,11 +5,13 @@ from __future__ import annotations
 import base64
 import datetime as dt
 import functools
+import importlib
 import json
 import logging
 import lzma
 import random
 import sys
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,8 +24,10 @@ pytest.importorskip("sigstore.verify", reason="missing on this machine: the extr
 
 from sigstore.verify import Verifier
 
+import builder.trust.proof
 from builder.model.errors import BadInput
 from builder.model.exact_json import member
+from builder.trust.proof import certificates
 from builder.trust.proof.attachments import (
     BUNDLES,
     MANIFEST,
@@ -382,7 +386,18 @@ def test_roots_may_leave_out_what_cosign_leaves_out(tmp_path: Path) -> None:
     assert read_trusted_root(file) == roots
 
 
-def test_what_sigstore_logs_is_not_for_users() -> None:
-    """Python prints warnings of a logger without a handler to standard error."""
-    handlers = logging.getLogger("sigstore").handlers
-    assert any(isinstance(handler, logging.NullHandler) for handler in handlers)
+def test_what_sigstore_warns_of_is_not_for_users(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python prints a warning, and a message of a logger without a handler, to standard error."""
+    logger, name = logging.getLogger("sigstore"), CertifiedBundle.__module__
+    monkeypatch.setattr(logger, "handlers", [])
+    monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr(builder.trust.proof, "certificates", certificates)
+    with warnings.catch_warnings(record=True) as shown:
+        warnings.simplefilter("always")
+        importlib.import_module(name)
+        for module in ("builder.trust.proof.verification", "sigstore.verify", "rfc3161_client.x"):
+            warnings.warn_explicit("odd", UserWarning, "x.py", 1, module=module)
+        assert shown == []
+        warnings.warn_explicit("odd", UserWarning, "x.py", 1, module="builder.trust.policy")
+    assert len(shown) == 1
+    assert any(isinstance(handler, logging.NullHandler) for handler in logger.handlers)

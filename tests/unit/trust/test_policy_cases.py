@@ -328,6 +328,22 @@ def test_evidence_is_of_the_architectures_that_a_site_asks_for(
 
 
 @pytest.mark.parametrize(
+    ("tag", "result", "note"),
+    [
+        ("1.0-debian13-openmpi5.0", PASSED, ""),
+        ("1.0", PASSED, "; 1.0 is a floating tag: only the recipe is compared"),
+        ("nightly-debian13", PASSED, "; nightly-debian13 is a floating tag: only the recipe is "),
+        ("2.0-debian13", REFUSED, "requested hpc-base 2.0-debian13, but this is hpc-base 1.0-"),
+    ],
+)
+def test_a_tag_that_is_no_cells_may_float(tag: str, result: str, note: str) -> None:
+    reference = f"registry.example/site/hpc-base:{tag}"
+    ruling = ruled("proven", "identity", policy={}, reference=reference)
+    assert (ruling.result, note in ruling.reason) == (result, True)
+    assert ";" in ruling.reason or not note or result == REFUSED
+
+
+@pytest.mark.parametrize(
     ("driver", "result"),
     [("550.54.15", PASSED), ("550", PASSED), ("55.0", REFUSED), ("", REFUSED), (None, REFUSED)],
 )

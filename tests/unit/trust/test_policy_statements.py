@@ -6,6 +6,7 @@ import datetime as dt
 import json
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -209,7 +210,7 @@ def test_evidence_that_contradicts_itself_or_lacks_something_is_malformed(
 
 
 def test_provenance_and_bill() -> None:
-    provenance = {
+    provenance: dict[str, Any] = {
         "buildDefinition": {
             "externalParameters": {"image": "hpc-base", "cell": {"arch": "x86_64"}},
             "resolvedDependencies": [
@@ -229,6 +230,11 @@ def test_provenance_and_bill() -> None:
         ),
         finished=dt.datetime(2026, 11, 1, tzinfo=dt.timezone.utc),
     )
+    provenance["runDetails"]["metadata"]["finishedOn"] = "2026-11-02T00:00:00Z"
+    ended = proof_of(signed(SLSA, provenance), key="k", digest="").content
+    assert isinstance(ended, Provenance)
+    assert replace(ended, finished=None) == replace(claim.content, finished=None)
+    assert str(ended.finished) == "2026-11-02 00:00:00+00:00"
     components = [
         {"name": "a", "version": "1", "licenses": [{"license": {"id": "MIT"}}]},
         {"name": "b", "licenses": [{"license": {"name": "own"}}]},

@@ -44,6 +44,9 @@ def test_cosigns_own_pair(name: str) -> None:
     assert private.public.pem == public.pem == (VECTORS / f"{name}.pub").read_bytes()
     assert public.verifies(private.sign(b"data"), b"data")
     assert not public.verifies(private.sign(b"data"), b"other data")
+    text = private_file(name).read_text()  # cosign up to 2.0 wrote its own name
+    old = private_key("env://KEY", {"KEY": text.replace("SIGSTORE", "COSIGN"), **SECRET})
+    assert old.public.pem == public.pem
 
 
 class OldKey:

@@ -53,6 +53,7 @@ class Token(Processes):
         self.environments: list[dict[str, str]] = []
         self.commands: list[list[str]] = []
         self.files: dict[str, str] = {}
+        self.answer = ""  # in the place of a bundle
 
     def capture(self, argv: Sequence[Any], **more: Any) -> Completed:
         if not self.open.acquire(blocking=False):
@@ -75,7 +76,8 @@ class Token(Processes):
         }
         signature = self.key.sign(Path(words[-1]).read_bytes(), ec.ECDSA(hashes.SHA256()))
         content = {"messageSignature": {"signature": base64.b64encode(signature).decode()}}
-        Path(words[words.index("--bundle") + 1]).write_text(json.dumps(content))
+        target = Path(words[words.index("--bundle") + 1])
+        target.write_text(self.answer or json.dumps(content))
         return Completed(argv=tuple(words), returncode=0)
 
 
@@ -124,6 +126,7 @@ def test_cosign_signs_with_keys_that_are_elsewhere() -> None:
         *("--signing-config", f"{scratch}/config", "--trusted-root", f"{scratch}/root"),
         *("--bundle", f"{scratch}/bundle", "--yes", f"{scratch}/payload"),
     ]
+    assert scratch.name.startswith("build-images-sign.")
     assert not scratch.exists()
     kinds = "application/vnd.dev.sigstore.signingconfig.v0.2+json", "trustedroot+json;version=0.1"
     assert {name: json.loads(text) for name, text in cosign.files.items()} == {
@@ -137,6 +140,11 @@ def test_what_cosign_signs_is_checked() -> None:
     cosign.public_half = Token().key
     with pytest.raises(StepFailed, match="does not match the public key of k8s://ns/name"):
         signer_of("k8s://ns/name", {}, cosign).sign(b"data")
+    signer = signer_of("k8s://ns/name", {}, cosign)
+    for answer, message in (("NaN", "cosign's bundle "), ("{}", "the signature in the bundle")):
+        cosign.answer = answer
+        with pytest.raises(StepFailed, match=f"^cosign sign-blob: {message}"):
+            signer.sign(b"data")
 
 
 def test_a_certificate_in_a_token_is_not_used() -> None:
@@ -310,6 +318,7 @@ def test_without_a_key_cosign_signs_statements() -> None:
     attested = keyless_attestations(IMAGE, [evidence()], cosign, created="")
     assert [json.loads(one.manifest)["artifactType"] for one in attested] == [BUNDLE]
     scratch = Path(cosign.command[-1]).parent
+    assert scratch.name.startswith("build-images-sign.")
     files = ("--statement", f"{scratch}/statement.json", "--bundle", f"{scratch}/bundle.json")
     assert cosign.command == ["cosign", "attest-blob", "--yes", *files]
     assert cosign.environment == {}
@@ -323,6 +332,7 @@ def test_what_cosign_signed_without_a_key_is_looked_at() -> None:
         ({"mediaType": "x"}, "does not contain the statement to sign"),
         ({"dsseEnvelope": other}, "does not contain the statement to sign"),
         ({"dsseEnvelope": None}, "the payload's type is None"),
+        ({"n": float("nan")}, "^cosign attest-blob: cosign's bundle "),
     ):
         with pytest.raises(StepFailed, match=message):
             keyless_attestations(IMAGE, [evidence()], FakeKeyless(**changes), created="")

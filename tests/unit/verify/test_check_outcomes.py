@@ -22,6 +22,7 @@ from builder.verify.checks import (
     after_a_loss,
     environment_of,
     not_started,
+    noting_no_gpu,
     outcomes_in,
     passed,
     why_no_gpu,
@@ -409,6 +410,13 @@ def test_a_gpu_check_that_found_none_since_it_disappeared_was_not_skipped() -> N
     )
     assert [one.outcome for one in found] == [PASSED, FAILED, SKIPPED]
     assert found[1].reason == "a GPU disappeared; check output: because"
+
+
+def test_a_gpu_check_that_passes_without_a_gpu_says_so() -> None:
+    """It may fall back to the processor: the image is not proven on a GPU."""
+    target = a_target(a_check("train", ("gpu",)), a_check("skips", ("gpu",)), a_check("mpi"))
+    outcomes = [an_outcome(PASSED, "train"), an_outcome(SKIPPED, "skips"), an_outcome(PASSED)]
+    assert [one.lacked_gpu for one in noting_no_gpu(outcomes, target)] == [True, False, False]
 
 
 def test_variables_that_depend_on_the_program_that_is_started_are_failed() -> None:

@@ -363,7 +363,7 @@ def test_orders_are_carried_out_by_workers_of_a_new_scheduler(
         with pytest.raises(RuntimeError, match="no key"), new_scheduler(clusters):
             pass
     assert [*clusters.iterdir()] == []
-    for name in ("asyncio", "distributed.core", "distributed.scheduler"):
+    for name in ("asyncio", "distributed.core", "distributed.scheduler", "tornado.application"):
         assert not logging.getLogger(name).isEnabledFor(logging.CRITICAL)
 
 

@@ -39,7 +39,7 @@ from builder.verify.cluster.orders import Failure, Order, OrderResult, own_progr
 from builder.verify.preparation import ExaminedMachine
 
 IMAGE, ARCHIVE = "one-1.0-debian13-x86_64", b"an archive"
-MATRIX = "axes: {arch: [x86_64], base: [debian13], cuda: [none], mpi: [none]}\n"
+MATRIX = "axes: {arch: [x86_64], base: [debian13], cuda: [none], mpi: [none]}\ninherit: false\n"
 CORE = """\
 recipe: core
 version: "1.0"

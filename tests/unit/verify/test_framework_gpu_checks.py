@@ -84,6 +84,40 @@ def reduce_sum(one): return one
 def abs(one): return builtins.abs(getattr(one, "value", one))
 reduce_all = bool
 """
+JAX = """
+import sys, types
+WRONG = {wrong!r}
+__version__ = "2"
+class Device:
+    compute_capability, device_kind = "9.0", "H100"
+    def __init__(self, name): self.name = name
+    def __repr__(self): return self.name
+CPU, GPU = Device("cpu"), Device("cuda:0")
+class Number:
+    def __init__(self, value, device): self.value, self.device = value, device
+    def devices(self): return {{CPU if WRONG == "place" else self.device}}
+    def off(self, what): return bool(WRONG == what and self.device is GPU)
+def devices(kind):
+    if WRONG == "none" and kind == "cuda": raise RuntimeError("no device\\nmore")
+    return [CPU if kind == "cpu" else GPU]
+def device_put(value, device): return Number(value, device)
+def jit(function): return function
+def grad(function): return lambda b: Number(3 + b.off("gradient"), b.device)
+class config:
+    update = staticmethod(lambda name, value: None)
+class numpy:
+    matmul = staticmethod(lambda a, b: Number(a.value + b.value + b.off("product"), a.device))
+if WRONG != "plugin":
+    plugin = sys.modules["jax_cuda13_plugin"] = types.ModuleType("jax_cuda13_plugin")
+    plugin.__spec__ = types.SimpleNamespace()
+"""
+NUMPY = """
+class random:
+    default_rng = staticmethod(lambda seed: random)
+    standard_normal = staticmethod(sum)
+def asarray(one): return one.value
+def allclose(one, other, **more): return one == other
+"""
 
 
 def said(folder: Path, module: str, text: str, wrong: str) -> tuple[int, str]:
@@ -124,3 +158,21 @@ def test_pytorch(wrong: str, status: int, finding: str, tmp_path: Path) -> None:
 )
 def test_tensorflow(wrong: str, status: int, finding: str, tmp_path: Path) -> None:
     assert said(tmp_path, "tensorflow", TENSORFLOW, wrong) == (status, finding)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "status", "finding"),
+    [
+        ("", 0, "product and gradient agree with the CPU's on H100, 9.0"),
+        ("product", 1, "the product on cuda:0 differs from the CPU's"),
+        ("gradient", 1, "the gradient on cuda:0 differs from the CPU's"),
+        ("place", 1, "the product for cuda:0 was computed on {cpu}"),
+        ("none", 77, "no GPU: /dev/nvidiactl is absent"),
+        ("plugin", 1, "JAX 2 has no jax_cuda13_plugin"),
+    ],
+)
+def test_jax(wrong: str, status: int, finding: str, tmp_path: Path) -> None:
+    (tmp_path / "numpy.py").write_text(NUMPY)
+    if wrong == "none" and Path("/dev/nvidiactl").exists():
+        pytest.skip("this machine has a GPU")
+    assert said(tmp_path, "jax", JAX, wrong) == (status, finding)

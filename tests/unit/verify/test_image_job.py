@@ -93,7 +93,8 @@ def test_an_image_is_built_and_verified(site: Site, monkeypatch: pytest.MonkeyPa
         *("contents.json.gz", "manifest.json", "sbom.cdx.json")
     ]
     assert site.job(cache=False).exit_code == 0
-    assert not (folder / "contents.json.gz").exists(), "of the build before"
+    for name in ("contents.json.gz", "evidence"):
+        assert not (folder / name).exists(), "of the build before"
 
 
 @pytest.mark.usefixtures("results")

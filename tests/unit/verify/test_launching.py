@@ -131,7 +131,9 @@ def test_the_evidence_says_what_started_the_ranks(folder: Path, asked: Asked) ->
     assert statement["predicate"]["passedTests"] == ["mpi-hybrid-srun"]
     run, check = statement["predicate"]["configuration"]
     about = run["annotations"]
-    assert (about["format"], about["runner"]["name"]) == ("sif", "apptainer")
+    assert (about["format"], about["runner"]) == ("sif", {"name": "apptainer", "version": "1.4.5"})
+    assert about["tools"] == {"apptainer": "1.4.5"}
+    assert about["gpu"] == {"handed_over": False, "reason": "its program needs none"}
     assert about["launcher"] == {
         "name": "srun",
         "product": "Slurm",
@@ -261,6 +263,8 @@ def test_images_without_an_mpi_or_its_check(
     assert verify(folder, "--launcher=mpirun") == 0
     assert (asked[0].mpi is not None, asked[0].has_program) == (has_mpi, has_program)
     assert asked[0].start.timeout_s == (180 if has_program else 0)
+    if found := asked[0].mpi:
+        assert (found.soname, bool(found.pmix)) == ("libmpi.so.40", "99" not in found.version)
 
 
 def test_a_later_outcome_takes_the_place_of_an_earlier_one(

@@ -49,12 +49,16 @@ class Answers(Processes):
         self.answers = answers
         self.users: dict[str, str | None] = {}
 
-    def capture(self, argv: Sequence[Any], *, user: str | None = None, **_: Any) -> Completed:
+    def capture(
+        self, argv: Sequence[Any], *, user: str | None = None, check: bool = True, **_: Any
+    ) -> Completed:
         words = [Path(str(argv[0])).name, *map(str, argv[1:])]
         self.users[words[0]] = user
         for known, text in self.answers.items():
             if f"{' '.join(words)} ".startswith(f"{known} "):
                 return Completed(argv=tuple(words), returncode=0, stdout=text)
+        if check:
+            raise StepFailed(f"{words[0]}: exit status 1")
         return Completed(argv=tuple(words), returncode=1)
 
 
@@ -822,6 +826,7 @@ def test_machines_are_told_by_a_launcher_that_ends_well(
     def capture(_: object, argv: Sequence[str], **options: Any) -> Completed:
         assert argv[:5] == ("srun", "env", "--unset=SLURM_JWT", "sh", "-c")
         assert (options["timeout_s"], options["check"]) == (60, False)
+        assert options["env"] == launchers.environment(tools) != tools.environment
         return Completed(**{"argv": (), "returncode": 0, "stdout": line, **ended})
 
     monkeypatch.setattr(Answers, "capture", capture)

@@ -263,6 +263,7 @@ def test_pip_is_asked_for_the_target_and_with_the_commands_options() -> None:
         *("--extra-index-url", own, "--report", f"{folder}/report.json"),
         *("--no-deps", *indexes.split(), "six==1.16.0", "b"),
     ]
+    assert folder.name.startswith("build-images-")
     assert not folder.exists()
     assert own.startswith("http://127.0.0.1:")
     [*trials.of([step("pip3 install six")], BIONIC)]

@@ -6,6 +6,7 @@ import io
 import shutil
 import subprocess
 import sys
+import tempfile
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -295,12 +296,20 @@ def test_a_commit_of_a_clone_is_checked_out(
     shutil.copytree(repository / "hooks", tmp_path / "template/hooks")
     monkeypatch.setenv("GIT_TEMPLATE_DIR", str(tmp_path / "template"))
     monkeypatch.setenv(settings, str(tmp_path / "settings"))
+    made, mkdtemp = list[str](), tempfile.mkdtemp
+
+    def noting(*options: Any) -> str:
+        made.append(mkdtemp(*options))
+        return made[-1]
+
+    monkeypatch.setattr(tempfile, "mkdtemp", noting)
     clones = Clones(Processes(), [tmp_path / "none", tmp_path / "clones"])
     for _ in ("first", "again"):
         assert clones.check_out(url, "v1", tmp_path / "out/tool") == ""
     files = {path.name: path for path in (tmp_path / "out/tool").rglob("*") if path.is_file()}
     assert {*files} == {".gitattributes", "a", "b c", "link"}
     assert not files["link"].is_symlink()
+    assert [Path(name).name[:13] for name in made] == ["build-images-"] * 2
     assert not (tmp_path / "ran").exists()
     assert (repository / "index").read_bytes() == before
     for ref in ("v2", "--index-output=x"):

@@ -137,6 +137,7 @@ def test_the_control_is_an_artifact_of_the_format(
     def opened(control: Container) -> Iterator[Any]:
         seen.append((control.artifact.name, control.artifact.exists()))
         assert (control.directory, control.gpu, control.data) == ("/", False, None)
+        assert control.artifact.parent.name.startswith("control-")
         root = control.artifact.with_name("sandbox")
         tarball = control.artifact if form == "charliecloud" else None
         if form == "oci":
@@ -159,6 +160,9 @@ def test_the_control_is_an_artifact_of_the_format(
     machine, program, script = platform.machine(), tmp_path / "program", tmp_path / "script"
     program.write_bytes(b"\x7fELF")
     script.write_text("#!/bin/sh\n")
+    assert [str(path) for path in machine_faults._STATIC] == [  # the first is Ubuntu's
+        *("/sbin/ldconfig.real", "/sbin/ldconfig"),
+    ]
     monkeypatch.setattr(machine_faults, "_STATIC", (script, program))
     mask = os.umask(0o077)
     try:
