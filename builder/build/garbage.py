@@ -308,3 +308,30 @@ def _remove(path: Path, tools: Tools) -> str:
     except OSError as error:
         return error.strerror or str(error)
     return ""
+
+
+def as_text(items: Sequence[Garbage], *, freed: bool, command: str = "build-images gc") -> str:
+    """Return a line for each part, and the total size."""
+    if not items:
+        return "nothing to free: everything in the store is in use or was used recently"
+    width = max(len(item.name) for item in items)
+    lines = [
+        f"{item.kind:7} {item.name:{width}}  {item.bytes / 1e6:9.1f} MB  {item.why}"
+        for item in items
+    ]
+    total = f"{sum(item.bytes for item in items) / 1e6:.1f} MB"
+    count = counted(len(items), "part")
+    if freed:
+        return "\n".join([*lines, f"{count} removed, {total} freed"])
+    return "\n".join([*lines, f"{count}, {total}; '{command} --free' removes them"])
+
+
+def as_data(items: Sequence[Garbage], *, freed: bool) -> dict[str, object]:
+    """Return the parts as JSON values."""
+    keys = ("kind", "name", "bytes", "why")
+    return {
+        "schema": "build-images/gc/v1",
+        "freed": freed,
+        "bytes": sum(item.bytes for item in items),
+        "garbage": [{key: getattr(item, key) for key in keys} for item in items],
+    }

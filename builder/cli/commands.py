@@ -245,7 +245,7 @@ def _blocks(**_: object) -> Iterable[str]:
 _OF_IMAGES = ("manifest.json", "build.log")
 _COMPLETED: Mapping[str, Callable[..., Iterable[str]]] = {
     **{name: _values(name) for name in (*SELECTABLE, "check", "pool")},
-    **dict.fromkeys(["path", "name", "other", "image"], _identifiers),
+    **dict.fromkeys(["path", "other", "image"], _identifiers),
     "cpu_target": lambda **_: [GENERIC, *chain(*CPU_TARGETS.values())],
     "block": _blocks,
 }

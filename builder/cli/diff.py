@@ -22,8 +22,9 @@ from builder.model.manifest import MANIFEST
 class DiffOptions(ImageOptions):
     """The options of `diff`."""
 
-    name: str
+    path: str  # type: ignore[assignment]  # which may name a published image
     other: str | None
+    json: bool
     policy: Path | None
     arch: str | None
     plain_http: Sequence[str]
@@ -39,7 +40,7 @@ by references, REGISTRY/NAMESPACE/RECIPE:TAG; only what the policy's signers say
 exit code is 0 if the images are equal, else 1.
 """
     text = "an image's folder, its identifier, or a published image"
-    parser.add_argument("name", type=not_empty, metavar="IMAGE", help=text)
+    parser.add_argument("path", type=not_empty, metavar="IMAGE", help=text)
     text = "the image to compare it with (default: the build before)"
     parser.add_argument("other", type=not_empty, nargs="?", metavar="OTHER", help=text)
     add_output(parser, "where the image's folder is, if its identifier is given (default: out)")
@@ -53,7 +54,7 @@ exit code is 0 if the images are equal, else 1.
 
 def run(options: DiffOptions) -> int:
     """Print the differences of two images; return 1 if there are any."""
-    names = [options.name, *([options.other] if options.other else [])]
+    names = [options.path, *([options.other] if options.other else [])]
     if published := [name for name in names if _is_reference(name)]:
         if published != names or not options.other:
             raise BadInput(
@@ -80,8 +81,9 @@ def _of_published(options: DiffOptions, before: str, after: str) -> ImageChanges
     from builder.distribute.pull.request import references_of, request_of  # noqa: PLC0415
 
     requests = [
-        request_of(*references_of([name]), "oci", policy=options.policy, arch=options.arch or "")
+        request_of(reference, "oci", policy=options.policy, arch=options.arch or "")
         for name in (before, after)
+        for reference in references_of([name])
     ]
     puller = Puller(plain_http=options.plain_http, dry_run=True, say=lambda _: None)
-    return puller.changes(*requests)
+    return puller.changes(requests[0], requests[1])

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from builder.build.at_work import LOCK, clean
 from builder.build.engines import Tools
-from builder.build.garbage import UNUSED_FOR, Garbage, free, garbage, garbage_of_site
+from builder.build.garbage import (
+    UNUSED_FOR,
+    Garbage,
+    as_data,
+    as_text,
+    free,
+    garbage,
+    garbage_of_site,
+)
 from builder.build.planning import load_plan
 from builder.cli.options import Options, Parser, add_flag, add_json, number_of_days
 from builder.model import FLAVOURS, Selection
-from builder.model.errors import BuildImagesError, counted
+from builder.model.errors import BuildImagesError
 from builder.system.home import Home
 from builder.system.locks import locked_now
 from builder.system.orphans import end_orphans
@@ -83,30 +89,3 @@ def _of_machine(options: GcOptions) -> list[Garbage]:
         if options.free:
             free(unused, tools)
     return unused
-
-
-def as_text(items: Sequence[Garbage], *, freed: bool, command: str = "build-images gc") -> str:
-    """Return a line for each part, and the total size."""
-    if not items:
-        return "nothing to free: everything in the store is in use or was used recently"
-    width = max(len(item.name) for item in items)
-    lines = [
-        f"{item.kind:7} {item.name:{width}}  {item.bytes / 1e6:9.1f} MB  {item.why}"
-        for item in items
-    ]
-    total = f"{sum(item.bytes for item in items) / 1e6:.1f} MB"
-    count = counted(len(items), "part")
-    if freed:
-        return "\n".join([*lines, f"{count} removed, {total} freed"])
-    return "\n".join([*lines, f"{count}, {total}; '{command} --free' removes them"])
-
-
-def as_data(items: Sequence[Garbage], *, freed: bool) -> dict[str, object]:
-    """Return the parts as JSON values."""
-    keys = ("kind", "name", "bytes", "why")
-    return {
-        "schema": "build-images/gc/v1",
-        "freed": freed,
-        "bytes": sum(item.bytes for item in items),
-        "garbage": [{key: getattr(item, key) for key in keys} for item in items],
-    }

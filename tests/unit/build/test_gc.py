@@ -394,7 +394,7 @@ def test_what_a_killed_build_left_mounted_is_unmounted_and_the_rest_goes_on(
 
 def test_nothing_to_free() -> None:
     text = "nothing to free: everything in the store is in use or was used recently"
-    assert gc.as_text([], freed=False) == text
+    assert garbage.as_text([], freed=False) == text
 
 
 @pytest.mark.parametrize(
