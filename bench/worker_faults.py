@@ -3,12 +3,13 @@
     python bench/worker_faults.py [--rounds 200] [--seed 1] [--workers 8] [--first 0] [--keep]
 
 Each round builds an image, every third round two that share a stage, which no home and no store
-has, by `build-images --on`, on the workers of a real Dask scheduler, which belong to four machines, through a docker-registry on
-loopback. Scheduler, workers and registry live across rounds; what a fault killed is started again.
-Each kind of fault comes equally often, in an order by the seed; every third round has two. A fault
-comes after an order that is chosen at random has begun. The command, or the same one again where it
-was ended, has to end well, with verified images whose bytes are those of a local build; within 15 s
-no process, container or mount may be left on a machine, and nothing half-made in the output folder.
+has, by `build-images --on`, on the workers of a real Dask scheduler, which belong to four machines,
+through a docker-registry on loopback. Scheduler, workers and registry live across rounds; what a
+fault killed is started again. Each kind of fault comes equally often, in an order by the seed;
+every third round has two. A fault comes after an order that is chosen at random has begun. The
+command, or the same one again where it was ended, has to end well, with verified images whose bytes
+are those of a local build; within 15 s no process, container or mount may be left on a machine, and
+nothing half-made in the output folder.
 
 A round depends on the seed and its number alone: `--first 120` goes on after 120 rounds. The table
 comes at the end, and after Ctrl-C. It has to be root, who mounts the small disk and names the
