@@ -1,7 +1,7 @@
 """The build step of the wheel: the shipped files come with the program.
 
 A clone has them at its root. In the wheel they are in a folder beside the package, and
-`builder/load/layers.py` finds either. Everything else is in pyproject.toml.
+`builder/load/site.py` finds either. Everything else is in pyproject.toml.
 """
 
 from itertools import chain

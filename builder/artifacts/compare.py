@@ -29,9 +29,8 @@ from builder.artifacts.tree import (
     first_difference,
 )
 from builder.model.digests import sha256_of
-from builder.model.errors import BadInput, counted
-from builder.model.exact_json import part
-from builder.model.manifest import MANIFEST, SBOM, Manifest
+from builder.model.errors import BadInput, StepFailed, counted
+from builder.model.manifest import MANIFEST, SBOM, Manifest, compared_values
 from builder.model.records import read, write
 from builder.system.files import read_json
 from builder.system.terminal import printable
@@ -239,22 +238,32 @@ class ImageChange:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ImageChanges:
-    """The differences between two images.
+class ComparedImage:
+    """What is compared of an image: `values` by kind and name, and files, None if not known.
 
-    Without `files_known`, files and labels were not compared; without `packages_known`, packages.
+    Images with the same `layers`, digests of the unpacked ones, have the same files.
     """
 
-    before: Manifest
-    after: Manifest
+    image: str
+    started: str = ""
+    values: Mapping[str, Mapping[str, str]]
+    files: Mapping[str, TreeEntry] | None = None
+    layers: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ImageChanges:
+    """The differences between two images; `unknown` has the reasons for kinds not compared."""
+
+    before: ComparedImage
+    after: ComparedImage
     changes: tuple[ImageChange, ...]
-    files_known: bool
-    packages_known: bool
+    unknown: Mapping[str, str]
 
     @property
     def is_equal(self) -> bool:
         """True if everything could be compared, and nothing differs."""
-        return self.files_known and self.packages_known and not self.changes
+        return not self.unknown and not self.changes
 
     def as_json(self) -> str:
         """Return all differences as JSON."""
@@ -262,8 +271,8 @@ class ImageChanges:
             {
                 "before": {"image": self.before.image, "started": self.before.started},
                 "after": {"image": self.after.image, "started": self.after.started},
-                "files_compared": self.files_known,
-                "packages_compared": self.packages_known,
+                "files_compared": "file" not in self.unknown,
+                "packages_compared": "package" not in self.unknown,
                 "changes": [asdict(change) for change in self.changes],
             },
             indent=1,
@@ -275,41 +284,55 @@ class ImageChanges:
         lines += [f"+ {self.after.image}  {self.after.started}"]
         for kind in KINDS:
             listed = [printable(str(change)) for change in self.changes if change.what == kind]
-            if kind in {"file", "label"} and not self.files_known:
-                lines.append(f"{kind}s: not compared: an earlier version kept no list of them")
-            elif kind == "package" and not self.packages_known:
-                lines.append("packages: not compared: a bill of materials is missing")
+            if reason := self.unknown.get(kind):
+                lines.append(f"{kind}s: not compared: {reason}")
             else:
-                lines.append(
-                    f"{kind}s: {counted(len(listed), 'difference') if listed else 'equal'}"
-                )
+                number = counted(len(listed), "difference") if listed else "equal"
+                lines.append(f"{kind}s: {number}")
             lines += [f"  {text}" for text in listed[:_SHOWN]]
             if len(listed) > _SHOWN:
                 lines.append(f"  and {len(listed) - _SHOWN} more; --json lists all")
         return "\n".join(lines)
 
 
+_NO_LIST = "an earlier version kept no list of them"
+_UNKNOWN = {"package": "a bill of materials is missing", "file": _NO_LIST, "label": _NO_LIST}
+
+
 def image_changes(before: Path, after: Path) -> ImageChanges:
     """Compare the images in two folders: packages, files, sizes, labels and checks."""
-    old, new = _manifest(before), _manifest(after)
-    first, second = _contents(before, old), _contents(after, new)
-    bills = read_json(before / SBOM), read_json(after / SBOM)
-    packages_known = all(bills)
+    return changes_of(_in_folder(before), _in_folder(after), _UNKNOWN)
+
+
+def changes_of(
+    before: ComparedImage, after: ComparedImage, unknown: Mapping[str, str]
+) -> ImageChanges:
+    """Compare two images; `unknown` has the reason why a kind is not known, by the kind."""
+    known = [kind for kind in KINDS if kind in before.values and kind in after.values]
     changes = [
-        *(_changed("package", *map(packages_of, bills)) if packages_known else ()),
-        *_changed("size", _sizes(old), _sizes(new)),
-        *_changed("check", _checks(old), _checks(new)),
+        change
+        for kind in ("package", "size", "check", "label")
+        if kind in known
+        for change in _changed(kind, before.values[kind], after.values[kind])
     ]
-    files_known = bool(first.files and second.files)
-    if files_known:
-        changes += _changed("label", first.labels, second.labels)
-        changes += _changed_files(first.tree(), second.tree())
-    return ImageChanges(
-        before=old,
-        after=new,
-        changes=tuple(changes),
-        files_known=files_known,
-        packages_known=packages_known,
+    if before.files is not None and after.files is not None:
+        changes += _changed_files(before.files, after.files)
+        known.append("file")
+    elif before.layers and before.layers == after.layers:
+        known.append("file")
+    lacking = {kind: unknown[kind] for kind in KINDS if kind not in known}
+    return ImageChanges(before=before, after=after, changes=tuple(changes), unknown=lacking)
+
+
+def _in_folder(folder: Path) -> ComparedImage:
+    manifest = _manifest(folder)
+    contents = _contents(folder, manifest)
+    labels = contents.labels if contents.files else None
+    return ComparedImage(
+        image=manifest.image,
+        started=manifest.started,
+        values=compared_values(manifest, read_json(folder / SBOM), labels),
+        files=contents.tree() if contents.files else None,
     )
 
 
@@ -324,17 +347,6 @@ def _changed_files(
         yield ImageChange(what="file", name=f"/{path}", after=text)
 
 
-def packages_of(bill: Mapping[str, object]) -> dict[str, str]:
-    """Return the versions of the packages in a bill of materials, by name.
-
-    Several of one name are listed: `1, 2`.
-    """
-    versions: dict[str, list[str]] = {}
-    for package in part(bill, "components") or []:
-        versions.setdefault(package["name"], []).append(package.get("version") or "unknown")
-    return {name: ", ".join(sorted(several)) for name, several in versions.items()}
-
-
 def _manifest(folder: Path) -> Manifest:
     manifest = read_manifest(folder)
     if manifest is None:
@@ -344,27 +356,29 @@ def _manifest(folder: Path) -> Manifest:
 
 def _contents(folder: Path, manifest: Manifest) -> ImageContents:
     """Return the contents of an image: as they were kept, else from its layout, else none."""
+    if (contents := _kept_contents(folder, manifest)) or not (folder / OCI).exists():
+        return contents or ImageContents()
+    layout = read_layout(folder / OCI)
+    return ImageContents.of(layout, comparable(entries_of_layout(layout, {})))
+
+
+def _kept_contents(folder: Path, manifest: Manifest) -> ImageContents | None:
     with contextlib.suppress(OSError, ValueError, EOFError, zlib.error):
         text = gzip.decompress((folder / CONTENTS).read_bytes())
         contents = read(ImageContents, json.loads(text))
         if contents.digest == manifest.artifacts["oci"].digest:
             return contents
-    if not (folder / OCI).exists():
-        return ImageContents()
-    layout = read_layout(folder / OCI)
-    return ImageContents.of(layout, comparable(entries_of_layout(layout, {})))
+    return None
 
 
-def _sizes(manifest: Manifest) -> dict[str, str]:
-    return {name: str(one.size) for name, one in manifest.artifacts.items()}
-
-
-def _checks(manifest: Manifest) -> dict[str, str]:
-    return {
-        f"{run}/{each.check}": each.outcome
-        for run, outcomes in manifest.checks.items()
-        for each in outcomes
-    }
+def read_labels(folder: Path, manifest: Manifest) -> Mapping[str, str] | None:
+    """Return the labels of an image, from its layout or as they were kept; else None."""
+    with contextlib.suppress(StepFailed, LookupError, TypeError, AttributeError):
+        layout = read_layout(folder / OCI)
+        if layout.digest == manifest.artifacts["oci"].digest:
+            return labels_of(layout)
+    contents = _kept_contents(folder, manifest)
+    return contents.labels if contents else None
 
 
 def _changed(

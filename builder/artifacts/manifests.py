@@ -159,14 +159,18 @@ def read_statements(folder: Path, manifest: Manifest) -> dict[str, Statement | N
     return {name: read(name) for name in manifest.evidence}
 
 
-def judged_manifests(out: Path) -> list[Manifest]:
-    """Return the manifest of every image in a folder, failed where its evidence contradicts it."""
+def judged_manifest(folder: Path, manifest: Manifest) -> Manifest:
+    """Return the manifest of a folder, failed where its evidence contradicts it."""
     from builder.model.agreement import as_judged, faults_of  # noqa: PLC0415 - plans judge nothing
 
-    folders = sorted(folder for folder in out.iterdir() if folder.is_dir())
+    return as_judged(manifest, faults_of(manifest, read_statements(folder, manifest)))
+
+
+def judged_manifests(out: Path) -> list[Manifest]:
+    """Return the judged manifest of every image in a folder."""
     return [
-        as_judged(manifest, faults_of(manifest, read_statements(folder, manifest)))
-        for folder in folders
+        judged_manifest(folder, manifest)
+        for folder in sorted(folder for folder in out.iterdir() if folder.is_dir())
         if (manifest := read_manifest(folder)) is not None
     ]
 

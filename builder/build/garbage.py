@@ -18,15 +18,15 @@ from builder.build.at_work import projects
 from builder.build.base_store import base_key
 from builder.build.engines import VFS, Buildah, Tools
 from builder.build.engines.storage import left_by_vfs, read_storage
-from builder.build.mirror import find_mirror
+from builder.build.mirror import find_mirror, mirror_of
 from builder.build.native.tools import RECORD
 from builder.build.planning import declared_of
 from builder.build.records import Records, noted_engine, noted_engines, stage_states
 from builder.build.site_store import STORE_HINT, place_of
 from builder.build.workspace import remove
 from builder.load.document import Faults
-from builder.load.layers import layers_of
 from builder.load.lock import read_lock
+from builder.load.site import layers_of
 from builder.model import PlannedImage
 from builder.model.cells import base_tag
 from builder.model.errors import BadInput, BuildImagesError, MissingPrerequisite, counted
@@ -171,14 +171,14 @@ def _bases(home: Home, images: Sequence[PlannedImage], since: float) -> Iterator
 
 def _base_folders(images: Sequence[PlannedImage]) -> set[str] | None:
     """Return the folders of bases that are made here; None if no mirror is known for their keys."""
+    bases = {(one.base.name, one.cell.arch): one.base for one in images if one.is_bootstrapped}
     try:
-        mirror = find_mirror()
+        return {
+            f"{name}-{arch}-{base_key(base, arch, mirror_of(base, find_mirror))[:12]}"
+            for (name, arch), base in bases.items()
+        }
     except MissingPrerequisite:
         return None
-    bases = {(one.base.name, one.cell.arch): one.base for one in images if one.is_bootstrapped}
-    return {
-        f"{name}-{arch}-{base_key(base, arch, mirror)[:12]}" for (name, arch), base in bases.items()
-    }
 
 
 def _base_names(home: Home, gone: Sequence[Garbage]) -> set[str]:

@@ -17,9 +17,8 @@ from builder.build.workspace import write_spec
 from builder.compile.spec import COMPILER, base_archive, downloads_of, limit_reason
 from builder.compile.spec.downloads import Downloads
 from builder.load.document import Faults
-from builder.load.layers import layers_of
 from builder.load.project import CHECKS
-from builder.load.site import SITE, read_site
+from builder.load.site import SITE_FILE, layers_of, read_site
 from builder.model import (
     Layer,
     Lock,
@@ -132,7 +131,7 @@ def project_digests(project: Path) -> dict[str, str]:
     """Return `sha256:…` of each file that declares images, by its name in messages."""
     files: dict[str, tuple[str, Path]] = {}
     for layer in (layers := layers_of(project)).each:
-        for name in (*_declaring(layer), *([SITE] if layer == layers.own else [])):
+        for name in (*_declaring(layer), *([SITE_FILE] if layer == layers.own else [])):
             shown = layer.shown(name)
             key = re.sub(r"\.ya?ml$", "", name) if name.startswith(_NAMED) else shown
             files[key] = shown, layer.folder / name

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from email.parser import HeaderParser
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from builder.model import BaseImage
 from builder.model.errors import BadInput, MissingPrerequisite
 
 VARIABLE = "BUILD_IMAGES_MIRROR"
@@ -52,6 +54,27 @@ def find_mirror(
             hint=f"set {VARIABLE} to the URL of a Debian mirror (the folder that holds dists/)",
         )
     return _without_secrets(DebianMirror(main=mains[0], security=security))
+
+
+def machine_mirror() -> str:
+    """Return this machine's Debian archive, and who names it; empty if there is none."""
+    try:
+        main = find_mirror().main
+    except (MissingPrerequisite, BadInput):
+        return ""
+    return f"{main} ({VARIABLE if os.environ.get(VARIABLE) else 'as apt on this machine'})"
+
+
+def mirror_of(base: BaseImage, machine: Callable[[], DebianMirror]) -> DebianMirror:
+    """Return the mirror of a base: the site's for this base, else the machine's."""
+    if not base.mirrors:
+        return machine()
+    main, *own = base.mirrors
+    if own:
+        return DebianMirror(main=main, security=own[0])
+    with contextlib.suppress(MissingPrerequisite):
+        return DebianMirror(main=main, security=machine().security)
+    return DebianMirror(main=main, security=None)
 
 
 def apt_archives(suites: Collection[str], *, apt: Path = Path("/etc/apt")) -> tuple[str, ...]:

@@ -8,8 +8,8 @@ from pathlib import Path
 from builder.artifacts.manifests import ImageGoal, state_of
 from builder.build.records import StageState, stage_states
 from builder.compile.spec import COMPILER, block_faults, compile_spec, limit_reason
-from builder.load.layers import layers_of
 from builder.load.project import load_project
+from builder.load.site import layers_of
 from builder.model import AXES, Plan, PlannedImage, Project, Selection, Spec
 from builder.model.errors import BadInput, EmptySelection
 from builder.model.manifest import Manifest

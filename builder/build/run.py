@@ -17,7 +17,7 @@ from builder.artifacts.repack import SharedLayers
 from builder.build.base_store import Bootstrapping, StoredBase, sources
 from builder.build.engines import DockerfileBuild, Engine, Lent, Tools
 from builder.build.engines.protocol import tag
-from builder.build.mirror import DebianMirror, find_mirror
+from builder.build.mirror import DebianMirror, find_mirror, mirror_of
 from builder.build.native import HOST, is_open
 from builder.build.native.tools import NativeTools, ensure_tools, kept_tools, lacking
 from builder.model import PlannedImage
@@ -213,7 +213,7 @@ def index_states(
     states = run.tools.index_states(name, earlier=earlier)
     if states or not asks or run.settings.offline or not image.is_bootstrapped:
         return states
-    archives = sources(image.base, run.mirror or find_mirror())
+    archives = sources(image.base, mirror_of(image.base, lambda: run.mirror or find_mirror()))
     secure = [archive for archive in archives if archive[0].startswith("https:")]
     return distinct(state for archive in secure if (state := state_beside(*archive)))
 
@@ -251,7 +251,7 @@ def bootstrapping(
     """Return how mmdebstrap fills a store for an image."""
     return Bootstrapping(
         store=store,
-        mirror=run.mirror or find_mirror(),
+        mirror=mirror_of(image.base, lambda: run.mirror or find_mirror()),
         processes=run.tools.processes,
         log=log,
         say=lambda text: run.progress.step(image.identifier, text),

@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 from builder.build.engines import Tools
 from builder.build.inputs import packed_files
 from builder.load.document import Faults
-from builder.load.site import SITE, STORE, VARIABLE, read_site
+from builder.load.site import SITE_FILE, STORE, VARIABLE, read_site
 from builder.model import Site, Spec
 from builder.model.digests import sha256_of_file, sha256_of_json
 from builder.model.errors import BadInput
@@ -91,7 +91,7 @@ def add_project(store: SiteStore, project: Path, specs: Sequence[Spec] = ()) -> 
 
     Raises `MissingPrerequisite` or `TemporaryFailure` if they cannot be added.
     """
-    site = Path(os.environ.get(VARIABLE) or project / SITE)
+    site = Path(os.environ.get(VARIABLE) or project / SITE_FILE)
     urls = [source.url for spec in specs for source in spec.sources]
     local = [url.removeprefix(LOCAL_SOURCE) for url in urls if url.startswith(LOCAL_SOURCE)]
     with TemporaryDirectory(prefix="build-images-") as folder:
@@ -101,7 +101,7 @@ def add_project(store: SiteStore, project: Path, specs: Sequence[Spec] = ()) -> 
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(path, target)
         if site.is_file():
-            shutil.copyfile(site, copy / SITE)
+            shutil.copyfile(site, copy / SITE_FILE)
         files = sorted(path for path in copy.rglob("*") if path.is_file())
         digests = {str(path.relative_to(copy)): sha256_of_file(path) for path in files}
         tag = f"project-{sha256_of_json(digests)}"

@@ -316,8 +316,7 @@ def place_of(step: BuildStep, spec: Spec, target: str) -> str:
         for part in text.parts
         if text.stages[part.stage].name == target and [part.name, *part.value.split()] == words
     ]
-    origin = spec.origin_of(lines[min(step.number, len(lines)) - 1]) if lines else None
-    return f"{origin}{origin.key and f', {origin.key}'}" if origin else ""
+    return spec.origin_text(lines[min(step.number, len(lines)) - 1]) if lines else ""
 
 
 def _digest(text: str) -> str:

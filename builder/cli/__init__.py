@@ -3,31 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import io
 import os
 import signal
 import sys
 from collections.abc import Sequence
 from gc import freeze
-from pathlib import Path
 
-from builder.cli.commands import command_of, parse
-from builder.cli.options import Options
+from builder.cli.commands import command_of, complete, parse
+from builder.cli.options import BadUsage, Options
 from builder.model.errors import BadInput, BuildImagesError, Interrupted, MissingPrerequisite
 from builder.model.planned import AllLeftOut
-from builder.system.home import Home
+from builder.system.home import failure_of
 from builder.system.terminal import printable_lines
 
 _BROKEN_PIPE = 128 + signal.SIGPIPE  # a shell's status for a program that SIGPIPE ended
-_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
-_HINTS = {
-    **dict.fromkeys(_FULL, "free disk space, or name another folder: --output, BUILD_IMAGES_HOME"),
-    **dict.fromkeys(
-        [errno.EACCES, errno.EPERM, errno.EROFS],
-        "name another folder, or get permission for this one",
-    ),
-}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -35,8 +25,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a locale without our marks is no error
             stream.reconfigure(errors="backslashreplace")
+    if "_ARGCOMPLETE" in os.environ:
+        complete()
+    words = sys.argv[1:] if argv is None else list(argv)
     try:
-        code = _ended(argv)
+        code = _ended(words)
     except SystemExit as ended:  # by the parser: help, or bad usage
         if lost := _flushed(quiet=bool(ended.code)):
             return lost
@@ -45,10 +38,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     return code or lost
 
 
-def _ended(argv: Sequence[str] | None) -> int:
+def _ended(argv: Sequence[str]) -> int:
     options = Options()
     try:
-        options = parse(sys.argv[1:] if argv is None else argv)
+        options = parse(argv)
         for number in (signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(number) is not signal.SIG_IGN:  # nohup ignores SIGHUP
                 signal.signal(number, signal.default_int_handler)
@@ -59,49 +52,39 @@ def _ended(argv: Sequence[str] | None) -> int:
         command = command_of(options.command)
         freeze()  # modules are never freed: the collector need not scan them
         return command.run(options)
-    except (KeyboardInterrupt, Interrupted):
-        _tell("interrupted; run the same command again to continue")
-        return Interrupted.exit_code
-    except BuildImagesError as error:
-        verbose = getattr(options, "verbose", False)
-        text = error.complete() if verbose and isinstance(error, AllLeftOut) else error
-        _tell(f"build-images: {text}")
-        return error.exit_code
-    except OSError as error:
-        return _failed(error)
-    except MemoryError:
-        _tell("build-images: not enough memory")
-        return MissingPrerequisite.exit_code
+    except BadUsage as usage:
+        _answer(usage.error, options, argv)
+        raise
+    except (KeyboardInterrupt, Interrupted, BuildImagesError, OSError, MemoryError) as error:
+        if isinstance(error, BrokenPipeError):  # the reader of our output ended, as `head` does
+            return _BROKEN_PIPE
+        return _failed(_own(error), options, argv)
 
 
-def _failed(error: OSError) -> int:
-    """Print the file that cannot be read or written, and the reason; return the exit code."""
-    if isinstance(error, BrokenPipeError):  # the reader of our output has ended, as `head` does
-        return _BROKEN_PIPE
-    text, code = describe(error)
-    _tell(f"build-images: {text}")
-    return code
+def _own(error: BaseException) -> BuildImagesError:
+    """Return the error that is shown for one of Python's."""
+    if isinstance(error, KeyboardInterrupt | Interrupted):
+        return Interrupted("interrupted; run the same command again to continue")
+    if isinstance(error, BuildImagesError):
+        return error
+    lacks = MissingPrerequisite("not enough memory")
+    return failure_of(error) if isinstance(error, OSError) else lacks
 
 
-def describe(error: OSError) -> tuple[str, int]:
-    """Return the message for an error, with its hint on a second line, and the exit code."""
-    names = " -> ".join(str(name) for name in (error.filename, error.filename2) if name is not None)
-    problem = f"{names}: {error.strerror}" if names and error.strerror else error.strerror or error
-    hint = _HINTS.get(error.errno or 0)
-    code = (MissingPrerequisite if _lacks(error) else BadInput).exit_code
-    return f"{problem}" + (f"\n  hint: {hint}" if hint else ""), code
+def _failed(error: BuildImagesError, options: Options, argv: Sequence[str]) -> int:
+    """Print an error: its text to standard error, with --json its object; return the exit code."""
+    verbose = getattr(options, "verbose", False)
+    text = error.complete() if verbose and isinstance(error, AllLeftOut) else str(error)
+    _tell(text if isinstance(error, Interrupted) else f"build-images: {text}")
+    _answer(error, options, argv)
+    return error.exit_code
 
 
-def _lacks(error: OSError) -> bool:
-    """True if the machine lacks disk space, or a home directory that can be written to."""
-    if error.errno in _FULL:
-        return True
-    named = [Path(str(name)) for name in (error.filename, error.filename2) if name is not None]
-    try:
-        home = Home.of_environment().path
-    except MissingPrerequisite:  # this user has none
-        return False
-    return any(path == home or home in path.parents or path in home.parents for path in named)
+def _answer(error: BuildImagesError, options: Options, argv: Sequence[str]) -> None:
+    """With --json, print the error as JSON, unless the command has printed its result."""
+    words = argv[: argv.index("--")] if "--" in argv else argv
+    if (options.json or "--json" in words) and not options.is_answered:
+        options.print_json(error.as_json())
 
 
 def _tell(text: str) -> None:
@@ -118,5 +101,9 @@ def _flushed(*, quiet: bool) -> int:
     except OSError as error:
         with contextlib.suppress(OSError):  # at exit Python would try again, and fail
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return BadInput.exit_code if quiet else _failed(error)
+        if quiet or isinstance(error, BrokenPipeError):
+            return BadInput.exit_code if quiet else _BROKEN_PIPE
+        lost = failure_of(error)
+        _tell(f"build-images: {lost}")
+        return lost.exit_code
     return 0

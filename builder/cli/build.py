@@ -13,17 +13,18 @@ from pathlib import Path
 
 from builder.artifacts.manifests import epoch_of, judged_manifests
 from builder.artifacts.repack import shared_layers
+from builder.build import listings
 from builder.build.at_work import at_work
 from builder.build.inputs import fetched, look_for_registries
 from builder.build.planning import compiled, image_states, load_plan, states_of_stages
 from builder.build.run import BuildSettings
 from builder.build.site_store import site_store
-from builder.cli import show
 from builder.cli.lint import check
 from builder.cli.options import (
     Parser,
     SelectorOptions,
     add_flag,
+    add_json,
     add_max_index_age,
     add_no_lint,
     add_no_native_tools,
@@ -33,7 +34,6 @@ from builder.cli.options import (
 )
 from builder.model import FORMATS, Outcome, Plan, Selection, Spec
 from builder.model.errors import BadInput, BuildImagesError
-from builder.model.exact_json import streamed
 from builder.model.manifest import Manifest
 from builder.reports.report import BuildRun, report_files, report_of_run
 from builder.system.files import write_texts
@@ -100,7 +100,7 @@ def declare(parser: Parser) -> None:
     add_no_lint(parser)
     add_offline(parser)
     add_flag(parser, "--dry-run", "show what would be done, and do nothing")
-    add_flag(parser, "--json", "print the report as JSON")
+    add_json(parser, "print the report as JSON")
     parser.add_argument(
         "--on",
         metavar="SCHEDULER",
@@ -143,9 +143,9 @@ def _show(options: BuildOptions, plan: Plan, states: Sequence[str]) -> None:
     """Print what would be done, by image and stage."""
     stages = states_of_stages(plan.images, _settings(options))
     if options.json:
-        sys.stdout.writelines(streamed(show.plan_json(plan, states, stages)))
+        options.stream(listings.plan_json(plan, states, stages))
     else:
-        print(show.plan_text(plan, states, stages if len(stages) <= MOST_WITH_STAGES else ()))
+        print(listings.plan_text(plan, states, stages if len(stages) <= MOST_WITH_STAGES else ()))
 
 
 def _build(
@@ -196,7 +196,7 @@ def _build(
         )
         write_texts(options.out, report_files(report, options.out.resolve().name))
     if options.json:
-        print((options.out / "report.json").read_text(), end="")
+        options.print_json((options.out / "report.json").read_text().rstrip("\n"))
     elif specs:
         print(_closing(options.out, specs, results.manifests, results.errors))
     return results.exit_code

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -180,7 +179,7 @@ def _written(options: BundleOptions, names: Sequence[str], inputs: Inputs) -> in
             "blobs": len(contents.blobs),
             "bytes": size,
         }
-        print(json.dumps(report | ({"digest": digest} if digest else {}), indent=1))
+        options.print_json(report | ({"digest": digest} if digest else {}))
         return 0
     for name in names:
         print(name)

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
+from builder.artifacts.compare import read_labels
 from builder.artifacts.manifests import read_manifest
-from builder.cli.options import Options, Parser, add_images_in, add_output, not_empty
+from builder.cli.options import Options, Parser, a_path, add_images_in, add_output, not_empty
 from builder.host.contracts import contract_from_file
-from builder.model.errors import BadInput, EmptySelection, Fault, counted
-from builder.model.manifest import MANIFEST, SCHEMA
+from builder.host.records import site_hosts
+from builder.host.rules import judge
+from builder.load.facts import known_facts
+from builder.model.errors import BadInput, EmptySelection, counted
 from builder.reports.catalog import write_catalog
-from builder.reports.catalog.entries import CatalogEntry, read_entry
+from builder.reports.catalog.entries import CatalogReaders, read_entries
 from builder.reports.sites import SitePlace
 
 _DESCRIPTION = """\
@@ -25,6 +29,7 @@ class CatalogOptions(Options):
     """The options of `catalog`."""
 
     registry: str | None
+    host: Sequence[Path]
     images_in: Path | None
 
 
@@ -37,6 +42,10 @@ def declare(parser: Parser) -> None:
         metavar="HOST/NAMESPACE",
         help="where the images are published, if they are",
     )
+    text = "a host record: how images run there (repeatable; default: the project's hosts/)"
+    parser.add_argument(
+        "--host", type=a_path, metavar="FILE", action="append", default=[], help=text
+    )
     add_output(parser, "where to write it (default: PROJECT/out/catalog)")
     add_images_in(parser, "folder with one folder for each image")
 
@@ -47,7 +56,15 @@ def run(options: CatalogOptions) -> int:
         SitePlace(registry=options.registry)  # raises BadInput if it is malformed
     source = options.images_in or options.project / "out"
     out = options.output or options.project / "out/catalog"
-    entries = _entries(source)
+    known = known_facts(options.project, "no catalog was written")
+    hosts = site_hosts(options.project, options.host)
+    readers = CatalogReaders(
+        manifest=read_manifest,
+        contract=contract_from_file,
+        labels=read_labels,
+        answers=lambda contract: [judge(contract, host, known).at_site for host in hosts],
+    )
+    entries = read_entries(source, readers)
     if not entries:
         hint = "build images, or name their folder: --images-in DIR"
         raise EmptySelection(f"no image in {source}", hint=hint)
@@ -62,24 +79,3 @@ def run(options: CatalogOptions) -> int:
             print(f"{entry.image}: {fault}", file=sys.stderr)
     print(f"{counted(len(entries), 'image')}: {out / 'index.html'}")
     return 0
-
-
-def _entries(source: Path) -> list[CatalogEntry]:
-    """Read the entries of finished images; each image is in a folder with its name.
-
-    Raises `BadInput` with every manifest that cannot be read.
-    """
-    entries, faults = [], []
-    for path in sorted(source.glob(f"*/{MANIFEST}")):
-        folder = path.parent
-        manifest = read_manifest(folder)
-        if manifest and manifest.image != folder.name:
-            continue
-        if manifest and (entry := read_entry(folder, manifest, contract_from_file)):
-            entries.append(entry)
-        elif manifest or (path.is_file() and SCHEMA in path.read_text(errors="replace")):
-            text = "its format differs from the one that this version writes"
-            faults.append(Fault(file=f"{folder.name}/{MANIFEST}", line=1, key="", problem=text))
-    if faults:
-        raise BadInput.of(faults, "no catalog was written")
-    return entries

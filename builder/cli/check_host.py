@@ -6,7 +6,16 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from builder.build.workspace import FILES
-from builder.cli.options import Options, Parser, a_path, add_flag, add_output, distinct, find_image
+from builder.cli.options import (
+    Options,
+    Parser,
+    a_path,
+    add_flag,
+    add_json,
+    add_output,
+    distinct,
+    find_image,
+)
 from builder.host.local_host import this_host
 from builder.host.records import Host, as_record, read_record
 from builder.host.rules import judge
@@ -106,7 +115,7 @@ def declare(parser: Parser) -> None:
         "--emulated",
         "allow programs of another architecture under QEMU; the answer is never native",
     )
-    add_flag(parser, "--json", "as JSON")
+    add_json(parser)
 
 
 def run(options: CheckHostOptions) -> int:
@@ -131,7 +140,7 @@ def run(options: CheckHostOptions) -> int:
         launchers=distinct(options.launcher),
         emulated=options.emulated,
     )
-    print(as_json(verdict) if options.json else as_text(verdict, colour=in_colour()))
+    options.show(as_json(verdict), lambda: as_text(verdict, colour=in_colour()))
     return _EXIT_CODE[verdict.answer]
 
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib import import_module
+from itertools import chain
+from pathlib import Path
 from typing import Any, Protocol, cast, get_type_hints
 
 from builder import __version__
@@ -18,6 +21,9 @@ from builder.cli.options import (
     add_project,
     add_selectors,
 )
+from builder.model.architectures import CPU_TARGETS
+from builder.model.cells import GENERIC, SELECTABLE
+from builder.model.errors import BuildImagesError
 
 DEFAULT = "build"
 ABOUT = {
@@ -45,7 +51,8 @@ ABOUT = {
     "keys": "create a key pair for signing images",
     "pull": "pull an image from a registry, if it is verified",
     "policy": "test a policy on recorded cases",
-    "schema": "print the JSON Schema of an input file (for editors) or of evidence",
+    "blocks": "describe the blocks of recipes and their arguments, with examples",
+    "schema": "print the JSON Schema of an input file (for editors) or of a result",
     "site-files": "write the files that a site needs to run the images",
     "ci": "print a pipeline for the images, for a CI system",
     "catalog": "write a web site of the images that are built",
@@ -174,3 +181,71 @@ def _declare(name: str, parser: Parser) -> None:
     if isinstance(options, ProgressOptions):
         add_progress(parser)
     command.declare(parser)
+
+
+# ---- Completion: a shell runs the program with _ARGCOMPLETE, and reads from descriptor 8 ----
+
+
+def complete() -> None:
+    """Print what completes the command line of a shell, and end the program.
+
+    Only the modules of one command are imported, and the project is read for its values alone.
+    """
+    import argcomplete  # noqa: PLC0415 - only a shell needs it
+    from argcomplete.lexers import split_line  # noqa: PLC0415
+
+    line, point = os.environ.get("COMP_LINE", ""), int(os.environ.get("COMP_POINT", "0"))
+    words = split_line(line, point)[3][1:]
+    named = next((word for word in words if word in ABOUT), "")
+    parser = make_parser([named] if named else [], is_help=not named)
+    for each in _parsers(parser):
+        for action in each._actions:
+            if action.dest in _COMPLETED and not action.choices:
+                action.completer = _COMPLETED[action.dest]  # type: ignore[attr-defined]
+    argcomplete.autocomplete(parser, always_complete_options="long")
+
+
+def _parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
+    yield parser
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            yield from action.choices.values()
+
+
+def _values(name: str) -> Callable[..., Iterable[str]]:
+    """Return a completer with the values of a selector, or the names of checks or pools."""
+
+    def values(*, parsed_args: argparse.Namespace, **_: object) -> Iterable[str]:
+        from builder.load.project import load_project  # noqa: PLC0415 - slow, for values alone
+
+        try:
+            project = load_project(Path(getattr(parsed_args, "project", None) or "."))
+        except BuildImagesError:
+            return ()
+        named = {"recipe": project.recipes, "check": project.checks, "pool": project.site.pools}
+        return named[name] if name in named else project.matrix.axes.get(name, ())
+
+    return values
+
+
+def _identifiers(*, parsed_args: argparse.Namespace, **_: object) -> Iterable[str]:
+    """Return the identifiers of images in the output folder."""
+    project = Path(getattr(parsed_args, "project", None) or ".")
+    out = getattr(parsed_args, "output", None) or project / "out"
+    return sorted(path.parent.name for path in out.glob("*/*.*") if path.name in _OF_IMAGES)
+
+
+def _blocks(**_: object) -> Iterable[str]:
+    from builder.compile.spec.catalogue import hpccm_blocks, notes_on  # noqa: PLC0415
+    from builder.load.recipes import TOOLKIT_ARGUMENTS  # noqa: PLC0415
+
+    return (*TOOLKIT_ARGUMENTS, *(name for name in hpccm_blocks() if not notes_on(name).refused))
+
+
+_OF_IMAGES = ("manifest.json", "build.log")
+_COMPLETED: Mapping[str, Callable[..., Iterable[str]]] = {
+    **{name: _values(name) for name in (*SELECTABLE, "check", "pool")},
+    **dict.fromkeys(["path", "name", "other", "image"], _identifiers),
+    "cpu_target": lambda **_: [GENERIC, *chain(*CPU_TARGETS.values())],
+    "block": _blocks,
+}

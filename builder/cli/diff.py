@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
-from builder.artifacts.compare import image_changes, previous_of
-from builder.cli.options import ImageOptions, Parser, a_path, add_flag, add_image
+from builder.artifacts.compare import ImageChanges, image_changes, previous_of
+from builder.cli.options import (
+    ImageOptions,
+    Parser,
+    a_path,
+    add_json,
+    add_output,
+    add_plain_http,
+    not_empty,
+)
+from builder.model.errors import BadInput
 from builder.model.manifest import MANIFEST
 
 
 class DiffOptions(ImageOptions):
     """The options of `diff`."""
 
-    other: Path | None
-    json: bool
+    name: str
+    other: str | None
+    policy: Path | None
+    arch: str | None
+    plain_http: Sequence[str]
 
 
 def declare(parser: Parser) -> None:
@@ -21,21 +34,54 @@ def declare(parser: Parser) -> None:
     parser.description = """\
 Compare two images: packages, files, sizes of the formats, labels and outcomes of the checks. With
 one image, its last build is compared with the build before, of which the manifest, the bill of
-materials and the list of files are kept in out/IDENTIFIER/previous. The exit code is 0 if the
-images are equal, else 1.
+materials and the list of files are kept in out/IDENTIFIER/previous. Two published images are named
+by references, REGISTRY/NAMESPACE/RECIPE:TAG; only what the policy's signers say of them counts. The
+exit code is 0 if the images are equal, else 1.
 """
-    add_image(parser)
+    text = "an image's folder, its identifier, or a published image"
+    parser.add_argument("name", type=not_empty, metavar="IMAGE", help=text)
     text = "the image to compare it with (default: the build before)"
-    parser.add_argument("other", type=a_path, nargs="?", metavar="OTHER", help=text)
-    add_flag(parser, "--json", "print all differences as JSON")
+    parser.add_argument("other", type=not_empty, nargs="?", metavar="OTHER", help=text)
+    add_output(parser, "where the image's folder is, if its identifier is given (default: out)")
+    text = "of published images: the signers (default: /etc/build-images/policy.yaml)"
+    parser.add_argument("--policy", type=a_path, metavar="FILE", help=text)
+    text = "of published images: the architecture (default: this machine's)"
+    parser.add_argument("--arch", type=not_empty, metavar="ARCH", help=text)
+    add_plain_http(parser)
+    add_json(parser, "print all differences as JSON")
 
 
 def run(options: DiffOptions) -> int:
     """Print the differences of two images; return 1 if there are any."""
-    folder = options.folder(MANIFEST)
-    if options.other:
-        changes = image_changes(folder, options.folder(MANIFEST, path=options.other))
+    names = [options.name, *([options.other] if options.other else [])]
+    if published := [name for name in names if _is_reference(name)]:
+        if published != names or not options.other:
+            raise BadInput(
+                f"{published[0]}: a published image is compared with another published one",
+                hint="pull it first, or name two references",
+            )
+        changes = _of_published(options, *names)
     else:
-        changes = image_changes(previous_of(folder), folder)
-    print(changes.as_json() if options.json else changes.as_text())
+        folders = [options.folder(MANIFEST, path=a_path(name)) for name in names]
+        earlier = folders[0] if options.other else previous_of(folders[0])
+        changes = image_changes(earlier, folders[-1])
+    options.show(changes.as_json(), changes.as_text)
     return 0 if changes.is_equal else 1
+
+
+def _is_reference(name: str) -> bool:
+    """Return whether a name is REGISTRY/...:TAG or ...@DIGEST, and no path."""
+    last = name.rpartition("/")[2]
+    return "/" in name and (":" in last or "@" in last) and not Path(name).exists()
+
+
+def _of_published(options: DiffOptions, before: str, after: str) -> ImageChanges:
+    from builder.distribute.pull.images import Puller  # noqa: PLC0415 - slow to import
+    from builder.distribute.pull.request import references_of, request_of  # noqa: PLC0415
+
+    requests = [
+        request_of(*references_of([name]), "oci", policy=options.policy, arch=options.arch or "")
+        for name in (before, after)
+    ]
+    puller = Puller(plain_http=options.plain_http, dry_run=True, say=lambda _: None)
+    return puller.changes(*requests)

@@ -8,7 +8,7 @@ from pathlib import Path
 from builder.artifacts.manifests import read_manifest, why_none
 from builder.build.engines.storage import try_storage
 from builder.build.native import is_lent
-from builder.cli.options import Options, Parser, a_path, add_flag
+from builder.cli.options import Options, Parser, a_path, add_flag, add_json
 from builder.host.doctor import FOLDERS, as_json, as_text, examine, gpus
 from builder.load.facts import known_facts
 from builder.model.errors import BadInput, MissingPrerequisite
@@ -40,7 +40,7 @@ def declare(parser: Parser) -> None:
         nargs="?",
         help="with --gpu: an image's folder; show the cause of its failed GPU checks",
     )
-    add_flag(parser, "--json", "as JSON")
+    add_json(parser)
 
 
 def run(options: DoctorOptions) -> int:
@@ -60,7 +60,7 @@ def run(options: DoctorOptions) -> int:
         try_storage=try_storage,
         is_lent=is_lent,
     )
-    print(as_json(diagnosis) if options.json else as_text(diagnosis, colour=in_colour()))
+    options.show(as_json(diagnosis), lambda: as_text(diagnosis, colour=in_colour()))
     usable = all(diagnosis.items[key].ok for key in FOLDERS)
     return 0 if usable else MissingPrerequisite.exit_code
 
@@ -78,5 +78,5 @@ def _gpu_health(options: DoctorOptions) -> int:
         search_path=os.environ.get("PATH", os.defpath),
         manifest=manifest,
     )
-    print(gpus.as_json(health) if options.json else gpus.as_text(health, colour=in_colour()))
+    options.show(gpus.as_json(health), lambda: gpus.as_text(health, colour=in_colour()))
     return health.exit_code

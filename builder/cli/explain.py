@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import functools
-import sys
 
-from builder.build import native
+from builder.build import listings, mirror, native
 from builder.build.planning import load_plan
-from builder.cli import show
-from builder.cli.options import Parser, SelectorOptions, add_flag
-from builder.load.layers import layers_of
-from builder.model.exact_json import streamed
+from builder.cli.options import Parser, SelectorOptions, add_json
+from builder.load.site import layers_of
 from builder.system.home import Home
 from builder.verify.rehearse.trials import seen_of
 
@@ -23,18 +20,20 @@ class ExplainOptions(SelectorOptions):
 
 def declare(parser: Parser) -> None:
     """Add the options of `explain`."""
-    add_flag(parser, "--json", "as JSON")
+    add_json(parser)
 
 
 def run(options: ExplainOptions) -> int:
     """Print every cell of the selection with the reason."""
     plan = load_plan(options.project, options.selection, may_be_empty=True)
-    decided = functools.partial(show.decisions, opened=native.is_open)
+    decided = functools.partial(
+        listings.decisions, opened=native.is_open, mirror=mirror.machine_mirror()
+    )
     seen = functools.partial(seen_of, options.out, Home.of_environment())
     if options.json:
-        sys.stdout.writelines(streamed(show.explanation_json(plan, decided, seen)))
+        options.stream(listings.explanation_json(plan, decided, seen))
     else:
-        print(show.explanation(plan, decided, seen, complete=options.verbose))
+        print(listings.explanation(plan, decided, seen, complete=options.verbose))
         lower = layers_of(options.project).each[:-1]
         if lower:
             print("; ".join(f"{layer.name}: {layer.folder}" for layer in lower))

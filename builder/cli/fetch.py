@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
-
 from builder.build.at_work import using
 from builder.build.inputs import fetched, planned, sources_of
 from builder.build.planning import compiled
-from builder.cli.options import Parser, SelectorOptions, add_flag, add_offline
+from builder.cli.options import Parser, SelectorOptions, add_json, add_offline
 from builder.compile.spec import block_faults
 from builder.load.project import load_project
 from builder.model.errors import counted
@@ -25,7 +23,7 @@ class FetchOptions(SelectorOptions):
 def declare(parser: Parser) -> None:
     """Add the options of `fetch`."""
     add_offline(parser)
-    add_flag(parser, "--json", "print the files as JSON, by URL")
+    add_json(parser, "print the files as JSON, by URL")
 
 
 def run(options: FetchOptions) -> int:
@@ -37,10 +35,8 @@ def run(options: FetchOptions) -> int:
     home = Home.of_environment()
     with using(home, options.project, progress.say):
         paths = fetched(options.project, specs, progress, offline=options.offline)
-    if options.json:
-        print(json.dumps({url: str(path) for url, path in sorted(paths.items())}, indent=1))
-    else:
-        sources = sources_of(specs)
-        size = sum(source.size for source in sources) / 1e6
-        print(f"{counted(len(sources), 'source')}, {size:.1f} MB, in {home.sources}")
+    sources = sources_of(specs)
+    size = sum(source.size for source in sources) / 1e6
+    text = f"{counted(len(sources), 'source')}, {size:.1f} MB, in {home.sources}"
+    options.show({url: str(path) for url, path in sorted(paths.items())}, lambda: text)
     return 0

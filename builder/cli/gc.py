@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 
 from builder.build.at_work import LOCK, clean
 from builder.build.engines import Tools
 from builder.build.garbage import UNUSED_FOR, Garbage, free, garbage, garbage_of_site
 from builder.build.planning import load_plan
-from builder.cli.options import Options, Parser, add_flag, number_of_days
+from builder.cli.options import Options, Parser, add_flag, add_json, number_of_days
 from builder.model import FLAVOURS, Selection
 from builder.model.errors import BuildImagesError, counted
 from builder.system.home import Home
@@ -44,7 +43,7 @@ def declare(parser: Parser) -> None:
         "entries of the site's store, which all projects and machines share, instead of this "
         "machine's parts",
     )
-    add_flag(parser, "--json", "as JSON")
+    add_json(parser)
 
 
 def run(options: GcOptions) -> int:
@@ -55,11 +54,9 @@ def run(options: GcOptions) -> int:
         )
     else:
         unused = _of_machine(options)
-    if options.json:
-        print(json.dumps(as_data(unused, freed=options.free), indent=1))
-    else:
-        command = "build-images gc --store" if options.store else "build-images gc"
-        print(as_text(unused, freed=options.free, command=command))
+    command = "build-images gc --store" if options.store else "build-images gc"
+    data = as_data(unused, freed=options.free)
+    options.show(data, lambda: as_text(unused, freed=options.free, command=command))
     return 0
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from builder.cli.options import Options, Parser, a_path, add_flag
 from builder.cli.schema import schema_text
-from builder.load.layers import shipped_folder
 from builder.load.project import KINDS, RECIPES
+from builder.load.site import shipped_folder
 from builder.reports.pipelines import INSTALL
 from builder.reports.templates import new_project
 from builder.system.files import write_new

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from builder.build.planning import compiled, load_plan
-from builder.cli.options import Parser, SelectorOptions, add_flag
+from builder.cli.options import Parser, SelectorOptions, add_flag, add_json
 from builder.compile.lint import lint
 from builder.compile.lint.findings import LintReport
-from builder.load.layers import layers_of
+from builder.load.site import layers_of
 from builder.model import Spec
 from builder.model.errors import LintFailed, counted
 from builder.model.inputs import LOCK
@@ -28,7 +27,7 @@ class LintOptions(SelectorOptions):
 
 def declare(parser: Parser) -> None:
     """Add the options of `lint`."""
-    add_flag(parser, "--json", "as JSON")
+    add_json(parser)
     add_flag(parser, "--no-cache", "lint unchanged specs again")
 
 
@@ -36,7 +35,7 @@ def run(options: LintOptions) -> int:
     """Print every finding; return 1 if any of them is an error."""
     specs = compiled(options.project, load_plan(options.project, options.selection))
     report = look(options.project, specs, cached=not options.no_cache)
-    print(json.dumps(report.as_json(), indent=1) if options.json else report.as_text())
+    options.show(report.as_json(), report.as_text)
     return 1 if report.errors else 0
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Sequence
 from dataclasses import replace
@@ -180,7 +179,7 @@ def _into_registry(options: LoadOptions, archive: Bundle, site: PullRequest, add
         for line in release.leave_out(proven):
             say(line)
     mirror = ReleaseMirror(source=archive.repository, target=to, jobs=options.jobs, say=say)
-    send(mirror, releases, _narrowed, dry_run=options.dry_run, as_json=options.json)
+    send(mirror, releases, _narrowed, options, dry_run=options.dry_run)
     for image in () if options.dry_run else images:
         request = image.request
         if request.format == "oci":
@@ -206,11 +205,8 @@ def _into_folder(options: LoadOptions, archive: Bundle, site: PullRequest, folde
             pull(image, cache=cache, output=folder / image.request.folder_name, say=say)
             for image in images
         ]
-    if options.json:
-        receipts = [{**write(pulled.receipt), "at": str(pulled.path)} for pulled in done]
-        print(json.dumps(receipts, indent=1))
-    else:
-        print("\n".join(str(pulled.path) for pulled in done))
+    receipts = [{**write(pulled.receipt), "at": str(pulled.path)} for pulled in done]
+    options.show(receipts, lambda: "\n".join(str(pulled.path) for pulled in done))
     return 0
 
 
@@ -233,7 +229,7 @@ def _into_home(options: LoadOptions, archive: Bundle, site: PullRequest) -> int:
     if options.checkout:
         write_project(repository, inputs, options.checkout)
     loaded = LoadedInputs(home=home.path, checkout=options.checkout, inputs=inputs)
-    print(json.dumps(loaded.as_json(), indent=1) if options.json else loaded.as_text())
+    options.show(loaded.as_json(), loaded.as_text)
     return 0
 
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Sequence
 
 from builder.build.inputs import Lockable
-from builder.cli.options import Parser, SelectorOptions, add_flag
+from builder.cli.options import Parser, SelectorOptions, add_flag, add_json
 from builder.compile.spec import block_faults
 from builder.compile.spec.downloads import Downloads
 from builder.load.project import load_project
@@ -30,7 +29,7 @@ def declare(parser: Parser) -> None:
     how = parser.add_mutually_exclusive_group()
     add_flag(how, "--check", "only compare lock.yaml with recipes")
     add_flag(how, "--update", "look up locked entries again, and accept changes")
-    add_flag(parser, "--json", "print the lock as JSON")
+    add_json(parser, "print the lock as JSON")
 
 
 def run(options: LockOptions) -> int:
@@ -42,12 +41,14 @@ def run(options: LockOptions) -> int:
     project = load_project(options.project, block_faults=block_faults, stale_lock=True)
     lockable = Lockable.of(project, options.selection)
     if options.check:
-        _show_check(*lockable.check(project), as_json=options.json)
+        unlocked, unpinned = lockable.check(project)
+        document = {"unlocked": unlocked, "unpinned": unpinned}
+        options.show(document, lambda: _text_of_check(unlocked, unpinned))
         return 0
     progress = Progress(level=options.level)
     lock, error = lockable.lock(options.project, project, progress, update=options.update)
     if options.json:
-        print(lock_json(lock))
+        options.print_json({**lock_json(lock), **({"error": error.as_json()} if error else {})})
     else:
         print("\n".join(f"{LOCK}: {line}" for line in lockable.changes(project, lock)))
         _show_clones(lockable.downloads)
@@ -56,13 +57,10 @@ def run(options: LockOptions) -> int:
     return 0
 
 
-def _show_check(unlocked: Sequence[str], unpinned: Sequence[str], *, as_json: bool) -> None:
-    if as_json:
-        print(json.dumps({"unlocked": unlocked, "unpinned": unpinned}))
-        return
+def _text_of_check(unlocked: Sequence[str], unpinned: Sequence[str]) -> str:
     sources, bases = counted(len(unlocked), "source"), counted(len(unpinned), "base image")
     lacking = f"; {sources} and {bases} are not locked yet" if unlocked or unpinned else ""
-    print(f"{LOCK} matches the recipes{lacking}")
+    return f"{LOCK} matches the recipes{lacking}"
 
 
 def _show_clones(downloads: Downloads) -> None:
@@ -71,11 +69,11 @@ def _show_clones(downloads: Downloads) -> None:
         print(f"not lockable: {recipe} clones {repository} {how}")
 
 
-def lock_json(written: Lock) -> str:
-    """Return the lock as JSON."""
+def lock_json(written: Lock) -> dict[str, object]:
+    """Return the lock as JSON values."""
     sources = [dataclasses.asdict(source) for _, source in sorted(written.sources.items())]
     references = [
         {"reference": reference, "arch": arch, "digest": digest}
         for (reference, arch), digest in sorted(written.references.items())
     ]
-    return json.dumps({"sources": sources, "references": references}, indent=1)
+    return {"sources": sources, "references": references}

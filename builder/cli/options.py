@@ -8,6 +8,7 @@ and the options of the classes that it inherits from.
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from argparse import _ActionsContainer
 from collections.abc import Callable, Iterable, Sequence
@@ -16,6 +17,7 @@ from typing import Any, NoReturn
 
 from builder.model.cells import FLAVOURS, GENERIC, RUNTIME, SELECTABLE, Selection
 from builder.model.errors import BadInput
+from builder.model.exact_json import JsonObject, streamed
 from builder.system.terminal import printable_lines
 
 EXIT_CODES = """\
@@ -25,6 +27,14 @@ exit codes:
   2  bad input or bad usage        5  refused: proof missing, wrong or too old
   130  interrupted: run the same command again to continue
 """
+
+
+class BadUsage(SystemExit):
+    """The end of the program by the parser; standard error has the text of `error`."""
+
+    def __init__(self, error: BadInput) -> None:
+        super().__init__(error.exit_code)
+        self.error = error
 
 
 class Parser(argparse.ArgumentParser):
@@ -38,8 +48,9 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         self.print_usage(sys.stderr)
-        hint = f"  hint: {self.prog} --help"
-        self.exit(2, printable_lines(f"{self.prog}: error: {message}\n{hint}\n"))
+        error = BadInput(message, hint=f"{self.prog} --help")
+        self._print_message(printable_lines(f"{self.prog}: error: {error}\n"), sys.stderr)
+        raise BadUsage(error)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
         """Refuse unknown arguments, for a command and for the whole command line."""
@@ -71,11 +82,30 @@ class Options(argparse.Namespace):
     parser: Parser
     project: Path
     output: Path | None = None
+    json = False
+    is_answered = False  # standard output has a JSON document, which no second one may follow
 
     @property
     def out(self) -> Path:
         """The folder that a command writes to, or reads images from."""
         return self.output or self.project / "out"
+
+    def print_json(self, document: object) -> None:
+        """Print the document of a command with --json, or the text of one."""
+        print(document if isinstance(document, str) else json.dumps(document, indent=1))
+        self.is_answered = True
+
+    def stream(self, document: JsonObject) -> None:
+        """Print the document of a command with --json, an entry of its lists after the other."""
+        self.is_answered = True
+        sys.stdout.writelines(streamed(document))
+
+    def show(self, document: object, text: Callable[[], str]) -> None:
+        """Print the result: with --json the document, else the text."""
+        if self.json:
+            self.print_json(document)
+        else:
+            print(text())
 
 
 class ImageOptions(Options):
@@ -137,6 +167,11 @@ def distinct(texts: Iterable[str]) -> tuple[str, ...]:
 def add_flag(parser: _ActionsContainer, name: str, text: str) -> None:
     """Add an option without a value to a parser, or to a group of one."""
     parser.add_argument(name, action="store_true", help=text)
+
+
+def add_json(parser: _ActionsContainer, text: str = "as JSON") -> None:
+    """Add --json."""
+    add_flag(parser, "--json", f"{text}; errors, too")
 
 
 def add_project(parser: Parser) -> None:
@@ -276,7 +311,7 @@ def add_transfer(parser: Parser, dry_run: str, *, jobs: int = 4) -> None:
         metavar="N",
         help="blobs and requests to work on at once (default: %(default)s)",
     )
-    add_flag(parser, "--json", "print what was done as JSON")
+    add_json(parser, "print what was done as JSON")
 
 
 # ---- Types of arguments ----

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import sys
 
 from builder.artifacts.manifests import ImageGoal, epoch_of
+from builder.build import listings
 from builder.build.planning import image_states, load_plan, states_of_stages
-from builder.cli import show
-from builder.cli.options import Parser, SelectorOptions, add_flag
-from builder.model.exact_json import JsonObject, streamed
+from builder.cli.options import Parser, SelectorOptions, add_flag, add_json
+from builder.model.exact_json import JsonObject
 
 _MOST_WITH_STAGES = 50  # images; for more, stages are shown only on request
 
@@ -26,7 +25,7 @@ class PlanOptions(SelectorOptions):
 def declare(parser: Parser) -> None:
     """Add the options of `plan`."""
     shape = parser.add_mutually_exclusive_group()
-    add_flag(shape, "--json", "as JSON, with content keys")
+    add_json(shape, "as JSON, with content keys")
     add_flag(shape, "--graph", "as a graph in Graphviz's language")
     add_flag(parser, "--stages", "show the stages, even for many images")
     parser.add_argument(
@@ -44,20 +43,19 @@ def run(options: PlanOptions) -> int:
     if options.graph and options.on:
         options.parser.error("--on: not with --graph")
     if options.graph:
-        print(show.plan_graph(plan))
+        print(listings.plan_graph(plan))
         return 0
     text, values = _workers(options)
     goal = ImageGoal(epoch=epoch_of(os.environ))
     states = image_states(options.out, plan.images, goal)
     if options.json:
         stages = states_of_stages(plan.images, goal)
-        document = {**show.plan_json(plan, states, stages), **values}
-        sys.stdout.writelines(streamed(document))
+        options.stream({**listings.plan_json(plan, states, stages), **values})
         return 0
     if options.stages or len(plan.images) <= _MOST_WITH_STAGES:
-        print(show.plan_text(plan, states, states_of_stages(plan.images, goal)))
+        print(listings.plan_text(plan, states, states_of_stages(plan.images, goal)))
     else:
-        print(show.plan_text(plan, states))
+        print(listings.plan_text(plan, states))
     if text:
         print(f"\n{text}")
     return 0

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 
-from builder.cli.options import Options, Parser, a_path, add_flag
+from builder.cli.options import Options, Parser, a_path, add_flag, add_json
 from builder.model.errors import counted
 from builder.system.terminal import printable
 from builder.trust.policy.cases import Tried, read_cases, try_case
@@ -44,7 +43,7 @@ def declare(parser: Parser) -> None:
     )
     parser.add_argument("--policy", type=a_path, metavar="FILE", help="for cases without a policy")
     add_flag(parser, "--explain", "show the outcome of every rule")
-    add_flag(parser, "--json", "as JSON")
+    add_json(parser)
 
 
 def run(options: PolicyOptions) -> int:
@@ -53,7 +52,7 @@ def run(options: PolicyOptions) -> int:
     tried = [try_case(case, policy) for case in read_cases(options.cases)]
     wrong = [trial for trial in tried if trial.wrong]
     if options.json:
-        print(json.dumps([_as_json(trial) for trial in tried], indent=1))
+        options.print_json([_as_json(trial) for trial in tried])
     else:
         _show(tried, explain=options.explain)
         print(f"{counted(len(tried), 'case')}, {len(wrong)} not as expected")

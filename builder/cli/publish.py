@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import partial
 
 from builder.cli.options import (
     EXIT_CODES,
+    Options,
     Parser,
     SelectorOptions,
     add_flag,
@@ -118,7 +118,7 @@ def run(options: PublishOptions) -> int:
         if reasons:
             raise refusal(reasons, declared, hint="publish them there first")
         mirror = ReleaseMirror(source=source, target=to, jobs=options.jobs, say=say)
-        send(mirror, copies, narrowed, dry_run=options.dry_run, as_json=options.json)
+        send(mirror, copies, narrowed, options, dry_run=options.dry_run)
         return 0
     releases, reasons = ready_releases(declared, options.out, options.project)
     if reasons:
@@ -126,7 +126,7 @@ def run(options: PublishOptions) -> int:
         raise refusal(reasons, declared, notes=notes, hint=_hint(options, declared))
     prove = prove_with(options.key or "", releases, processes)
     publisher = Publisher(target=to, prove=prove, jobs=options.jobs, say=say, stop=processes.stop)
-    send(publisher, releases, narrowed, dry_run=options.dry_run, as_json=options.json)
+    send(publisher, releases, narrowed, options, dry_run=options.dry_run)
     for line in () if options.dry_run else _attached(options, declared, to, processes):
         say(line)
     return 0
@@ -172,9 +172,9 @@ def send(
     sender: ReleaseSender[AnyRelease],
     releases: Sequence[AnyRelease],
     narrowed: Callable[[list[str]], Refused],
+    options: Options,
     *,
     dry_run: bool,
-    as_json: bool,
 ) -> None:
     """Send releases, except in a dry run, and print them and the traffic.
 
@@ -186,12 +186,12 @@ def send(
         done, traffic = [*map(sender.described, releases)], sender.missing(releases)
     else:
         done, traffic = sender.send(releases)
-    if as_json:
+    if options.json:
         blobs = {
             how: {"count": traffic.blobs.get(how, 0), "bytes": traffic.sizes.get(how, 0)}
             for how in _WORDS
         }
-        print(json.dumps({"releases": [*map(asdict, done)], "blobs": blobs}, indent=1))
+        options.print_json({"releases": [*map(asdict, done)], "blobs": blobs})
         return
     for release in done:
         print(", ".join([f"{release.repository}:{release.tag}", *release.floating]))

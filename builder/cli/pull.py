@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from builder.cli import describe
 from builder.cli.options import (
     Parser,
     ProgressOptions,
     a_path,
     add_flag,
+    add_json,
     add_output,
     add_plain_http,
     not_empty,
@@ -31,6 +31,7 @@ from builder.distribute.pull.request import (
 )
 from builder.model.errors import BuildImagesError, Interrupted
 from builder.model.records import write
+from builder.system.home import failure_of
 from builder.system.terminal import printable, printable_lines
 from builder.trust.policy.records import Ruling, as_lines
 
@@ -106,7 +107,7 @@ def declare(parser: Parser) -> None:
     add_plain_http(parser)
     add_flag(parser, "--explain", "show the outcome of every rule")
     add_flag(parser, "--dry-run", "evaluate images; download nothing")
-    add_flag(parser, "--json", "print the receipt as JSON")
+    add_json(parser, "print the receipt as JSON")
 
 
 def run(options: PullOptions) -> int:
@@ -134,18 +135,17 @@ def run(options: PullOptions) -> int:
         puller.cache(options.format) as cache,
         contextlib.closing(puller.look_ahead(jobs, cache)) as images,
     ):
-        for image, (_, output) in zip(images, jobs, strict=True):
+        for image, (image_request, output) in zip(images, jobs, strict=True):
             try:
                 _pull_one(shown, image.result(), cache, output)
             except (BuildImagesError, OSError) as error:  # the disk may have room for the next one
                 if not several or isinstance(error, Interrupted | BrokenPipeError):
                     raise
-                if isinstance(error, BuildImagesError):
-                    text, code = str(error), error.exit_code
-                else:
-                    text, code = describe(error)
-                print(printable_lines(f"build-images: {text}"), file=sys.stderr)
-                worst = max(worst, code)
+                own = failure_of(error) if isinstance(error, OSError) else error
+                print(printable_lines(f"build-images: {own}"), file=sys.stderr)
+                if options.json:
+                    shown.json({"reference": str(image_request.reference), **own.as_json()})
+                worst = max(worst, own.exit_code)
     return worst
 
 
@@ -158,7 +158,7 @@ def _pull_one(shown: _Shown, image: Judged, cache: PullCache, output: Path) -> N
         else:
             shown.pulled(pull(image, cache=cache, output=output, say=shown.say))
     except NotProven as refusal:
-        if options.explain or options.json:
+        if options.explain and not options.json:
             shown.rules(reference, refusal.rulings)
         raise
 
@@ -179,7 +179,8 @@ class _Shown:
         print("\n".join(as_lines(rulings, fixes=False)))
 
     def json(self, document: dict[str, object]) -> None:
-        print(json.dumps(document, indent=None if self.several else 1), flush=True)
+        self.options.print_json(json.dumps(document, indent=None if self.several else 1))
+        sys.stdout.flush()
 
     def say(self, text: str) -> None:
         if self.options.level:

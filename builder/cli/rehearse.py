@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
-import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from builder.build.planning import compiled, load_plan
 from builder.build.run import BuildSettings
-from builder.cli.options import Parser, SelectorOptions, a_path, add_flag
+from builder.cli.options import Parser, SelectorOptions, a_path, add_flag, add_json
 from builder.model import Spec
 from builder.model.errors import counted
 from builder.model.records import plain
@@ -47,7 +46,7 @@ def declare(parser: Parser) -> None:
         "--steps",
         "also run the build steps, on a Debian base in place of Ubuntu's; takes minutes",
     )
-    add_flag(parser, "--json", "print JSON, with passed trials")
+    add_json(parser, "print JSON, with passed trials")
 
 
 def run(options: RehearseOptions) -> int:
@@ -63,10 +62,8 @@ def run(options: RehearseOptions) -> int:
             progress.say(f"{number} of {len(specs)}: {spec.image.identifier}")
             cells.append(rehearsal.of(spec).with_more(steps_of(spec)))
             write_record(home.rehearsals, cells[-1], today)
-    if options.json:
-        print(json.dumps(as_json(cells), indent=1))
-    else:
-        print("\n".join(as_text(cells, with_passed=options.level > 1)))
+    text = as_text(cells, with_passed=options.level > 1)
+    options.show(as_json(cells), lambda: "\n".join(text))
     return 1 if any(cell.has_failed for cell in cells) else 0
 
 

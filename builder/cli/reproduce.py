@@ -10,8 +10,8 @@ from builder.cli.options import (
     ImageOptions,
     Parser,
     ProgressOptions,
-    add_flag,
     add_image,
+    add_json,
     add_max_index_age,
     add_no_native_tools,
     add_offline,
@@ -51,7 +51,7 @@ def declare(parser: Parser) -> None:
     add_no_native_tools(parser)
     add_max_index_age(parser)
     add_offline(parser)
-    add_flag(parser, "--json", "print the result as JSON")
+    add_json(parser, "print the result as JSON")
 
 
 def run(options: ReproduceOptions) -> int:
@@ -68,7 +68,7 @@ def run(options: ReproduceOptions) -> int:
         verbose=options.level > 1,
     )
     comparison = build_again(folder, manifest, spec, build, progress_for(options.level))
-    print(comparison.as_json() if options.json else comparison.as_text())
+    options.show(comparison.as_json(), comparison.as_text)
     return 0 if comparison.is_same else 1
 
 

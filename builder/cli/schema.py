@@ -1,7 +1,8 @@
-"""`build-images schema`: print the JSON Schema of a kind of file.
+"""`build-images schema`: print the JSON Schema of a kind of file, or of a command's JSON.
 
-Schemas are made from the readers of the files. A file that a schema accepts can still be refused,
-because a schema does not see other files. docs/schema has the output of this command.
+Schemas are made from the readers and the records of the files. A file that a schema accepts can
+still be refused, because a schema does not see other files. docs/schema has the output of this
+command.
 """
 
 from __future__ import annotations
@@ -9,12 +10,16 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 
+from builder.build.listings import plan_schema
 from builder.cli.options import Options, Parser
 from builder.host.contracts import contract_of_node
 from builder.host.records import host_of
 from builder.load.document import Faults, Node, learnt
 from builder.load.project import KINDS, file_schema, when_schema
 from builder.load.recipes import TOOLKIT_ARGUMENTS
+from builder.model.errors import ErrorDocument
+from builder.model.manifest import Manifest
+from builder.model.records import schema_of_record
 from builder.trust.policy.cases import case_of
 from builder.trust.policy.site_policy import policy_of
 
@@ -30,6 +35,10 @@ _TITLES = {
     "policy": "A site's requirements for images before a pull: policy.yaml",
     "policy-case": "A recorded case for build-images policy test",
     "evidence": "Results of checks of an image: evidence/*.json",
+    "manifest": "An image's cell, inputs and results: out/IDENTIFIER/manifest.json, verify --json",
+    "report": "A run's images: out/report.json, build-images --json",
+    "plan": "The selected images in build order: build-images plan --json",
+    "error": "An error of a command with --json",
 }
 _RECORDS: Mapping[str, Callable[[Node, Faults], object]] = {
     "host": host_of,
@@ -38,7 +47,7 @@ _RECORDS: Mapping[str, Callable[[Node, Faults], object]] = {
     "policy-case": case_of,
 }
 FILE_KINDS = (*KINDS, *_RECORDS)
-RESULT_KINDS = ("evidence",)
+RESULT_KINDS = ("evidence", "manifest", "report", "plan", "error")
 
 
 class SchemaOptions(Options):
@@ -75,10 +84,8 @@ def schema_text(kind: str) -> str:
 
 
 def _shape(kind: str) -> dict[str, object]:
-    if kind == "evidence":
-        from builder.verify.evidence import evidence_schema  # noqa: PLC0415 - for it alone
-
-        return evidence_schema()
+    if kind in RESULT_KINDS:
+        return _of_result(kind)
     if kind in _RECORDS:
         return learnt(_RECORDS[kind])
     shape = file_schema(kind)
@@ -87,3 +94,13 @@ def _shape(kind: str) -> dict[str, object]:
 
         shape["definitions"] = block_schemas(when_schema(), TOOLKIT_ARGUMENTS)
     return shape
+
+
+def _of_result(kind: str) -> dict[str, object]:
+    from builder.reports.report import ReportDocument  # noqa: PLC0415 - slow, for results alone
+    from builder.verify.evidence import evidence_schema  # noqa: PLC0415 - the same
+
+    if kind == "evidence":
+        return evidence_schema()
+    records = {"manifest": Manifest, "report": ReportDocument, "error": ErrorDocument}
+    return schema_of_record(records[kind]) if kind in records else plan_schema()

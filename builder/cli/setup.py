@@ -39,6 +39,7 @@ class SetupOptions(Options):
     dry_run: bool
     check: bool
     print_path: bool
+    print_completion: str | None
 
 
 def declare(parser: Parser) -> None:
@@ -60,6 +61,12 @@ def declare(parser: Parser) -> None:
     add_flag(ways, "--dry-run", "show what would be installed, and where")
     add_flag(ways, "--check", "exit code 4 if anything is missing")
     add_flag(ways, "--print-path", "show the folders of build-images and its tools, for PATH")
+    ways.add_argument(
+        "--print-completion",
+        metavar="SHELL",
+        choices=("bash", "zsh", "fish"),
+        help="print the script that completes commands, options and values in bash, zsh or fish",
+    )
 
 
 def words_of(options: SetupOptions) -> list[str]:
@@ -88,6 +95,11 @@ def run(options: SetupOptions) -> int:
     """Run the set-up and return its exit code."""
     if options.print_path:
         print(os.pathsep.join(map(str, program_folders())))
+        return 0
+    if options.print_completion:
+        from argcomplete.shell_integration import shellcode  # noqa: PLC0415 - for this alone
+
+        print(shellcode(["build-images"], shell=options.print_completion))
         return 0
     setup = f"{_own_program() or 'build-images'} setup"
     own = {"BUILD_IMAGES_SETUP": setup, "BUILD_IMAGES_PYTHON": sys.executable}

@@ -14,6 +14,7 @@ from builder.cli.options import (
     ProgressOptions,
     a_path,
     add_flag,
+    add_json,
     distinct,
     not_empty,
     positive_number,
@@ -79,7 +80,7 @@ def declare(parser: Parser) -> None:
         choices=tuple(RUNNERS),
         help="run the checks with this program only (may be repeated; default: one per format)",
     )
-    add_flag(parser, "--json", "print the manifest, or the measurement, as JSON")
+    add_json(parser, "print the manifest, or the measurement, as JSON")
     group = parser.add_argument_group(
         "only start ranks, each in a container of its own, by this host's launcher"
     )
@@ -170,7 +171,7 @@ def run(options: VerifyOptions) -> int:
             done = prove_again(run, folder, runners, expected=expected)
     if options.json:
         more = {"pulled": receipt.digest} if receipt else {}
-        print(json.dumps(write(done.record) | more, indent=1, sort_keys=True))
+        options.print_json(json.dumps(write(done.record) | more, indent=1, sort_keys=True))
     else:
         print(text_of_checks(done.record, folder, done.untried))
     if done.untried and not done.has_failed:
@@ -199,7 +200,7 @@ def _measure(run: Run, folder: Path, options: VerifyOptions) -> int:
         write_texts(folder.parent, report_files(report, folder.parent.resolve().name))
     if options.prometheus:
         write_atomically(options.prometheus, exposition(measured))
-    print(json.dumps(measured.as_json(), indent=1) if options.json else as_text(measured))
+    options.show(measured.as_json(), lambda: as_text(measured))
     if measured.has_collapsed:
         return 1
     is_undecided = any(check.outcome == SKIPPED for check in measured.outcomes.values())
@@ -209,7 +210,7 @@ def _measure(run: Run, folder: Path, options: VerifyOptions) -> int:
 def _launched(run: Run, folder: Path, ranks: Sequence[Start], options: VerifyOptions) -> int:
     done = verify_launched(run, options.project, folder, ranks, distinct(options.runner))
     if options.json:
-        print(manifest_text(done.manifest), end="")
+        options.print_json(manifest_text(done.manifest).rstrip("\n"))
         return done.exit_code
     title = f"{done.manifest.image}: {ranks[0].ranks} ranks{', emulated' if done.emulated else ''}"
     print("\n".join([title, *lines_of_checks(done.outcomes)]))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from builder.cli.options import Options, Parser
 from builder.load.document import Faults
-from builder.load.site import SITE, read_site
+from builder.load.site import SITE_FILE, read_site
 from builder.model import Site
 from builder.model.errors import BadInput
 from builder.verify.cluster.run import listed_workers, workers_text
@@ -59,6 +59,6 @@ def _script(options: WorkersOptions, site: Site) -> str:
     if options.pool not in site.pools:
         known = ", ".join(site.pools) or "none"
         problem = f"has no pool {options.pool}" if options.pool else "script: --pool is required"
-        raise BadInput(f"{SITE}: {problem}; pools: {known}", hint="docs/scale-out.md")
+        raise BadInput(f"{SITE_FILE}: {problem}; pools: {known}", hint="docs/scale-out.md")
     scheduler = Scheduler(address=options.scheduler or _ADDRESS, tls=site.security, folder=Path())
     return script_of(options.pool, site.pools[options.pool], scheduler)

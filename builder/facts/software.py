@@ -17,6 +17,7 @@ class Runtime:
     the driver's libraries in, and `oldest` the first version that reads the format. `clone3` is the
     first version whose filter of system calls lets threads of a new glibc start; versions from
     `patched` on may have a newer filter from their distribution. Both are empty without a filter.
+    `run` is the command that starts a program in IMAGE, with `{gpu}`; empty if a cluster starts it.
     """
 
     name: str
@@ -27,6 +28,7 @@ class Runtime:
     oldest: str = ""
     clone3: str = ""
     patched: str = ""
+    run: str = ""
 
 
 RUNTIMES: Mapping[str, Runtime] = {

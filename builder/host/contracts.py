@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from builder import facts
 from builder.facts.tables import Where
 from builder.load.document import Faults, Node, parse_bytes
-from builder.load.readers import architecture, one_of, record, text, version, words
+from builder.load.readers import architecture, described, one_of, record, text, version, words
 from builder.load.record_readers import dotted, exactly, kernel, plain_capability, target
 from builder.model.cells import MPI_ROUTES
 from builder.model.contract import LABEL, SCHEMA, HostContract, NeededCpu, NeededCuda, NeededMpi
@@ -56,30 +56,61 @@ def _tree(values: Mapping[str, str], where: Where) -> Node:
     return Node(where=where, value=found)
 
 
-_cpu = record(NeededCpu, {"target": target}, {"baseline": target, "features": words(text)})
+_cpu = record(
+    NeededCpu,
+    {"target": described("the CPU target that it was compiled for", target)},
+    {
+        "baseline": described("the CPU target of the distribution's packages", target),
+        "features": described(
+            "features that the processor must have, as in /proc/cpuinfo", words(text)
+        ),
+    },
+)
 _cuda = record(
     NeededCuda,
-    {"version": dotted, "driver": dotted},
     {
-        "update": dotted,
-        "shipped_driver": dotted,
-        "capabilities": words(plain_capability),
-        "ptx": plain_capability,
+        "version": described("the release of CUDA", dotted),
+        "driver": described("the least version of NVIDIA's driver", dotted),
+    },
+    {
+        "update": described("the release's newest update, such as 12.4.1", dotted),
+        "shipped_driver": described("the driver that was released with it", dotted),
+        "capabilities": described(
+            "the GPUs that it has code for: 70 for 7.0", words(plain_capability)
+        ),
+        "ptx": described("newer GPUs compile its PTX of this capability", plain_capability),
     },
 )
 _mpi = record(
     NeededMpi,
     {
-        "family": one_of(facts.MPI_FAMILIES, "MPI family"),
-        "version": version,
-        "route": one_of(MPI_ROUTES, "route"),
+        "family": described("the family of its MPI", one_of(facts.MPI_FAMILIES, "MPI family")),
+        "version": described("the version of its MPI", version),
+        "route": described("where its MPI comes from", one_of(MPI_ROUTES, "route")),
     },
-    {"library": text, "abi": one_of(_ABIS, "binary interface"), "pmix": dotted},
+    {
+        "library": described("the name that the library reports", text),
+        "abi": described(
+            "the binary interface, which a bound library must have",
+            one_of(_ABIS, "binary interface"),
+        ),
+        "pmix": described("the version of its PMIx", dotted),
+    },
 )
 # A result with faults must not be used.
 contract_of_node = record(
     HostContract,
-    {"schema": exactly(SCHEMA), "image": text, "architecture": architecture, "cpu": _cpu},
-    {"kernel": kernel, "glibc": dotted, "cuda": _cuda, "mpi": _mpi},
+    {
+        "schema": exactly(SCHEMA),
+        "image": described("the image's identifier", text),
+        "architecture": described("as uname -m names it", architecture),
+        "cpu": described("the processor that it needs", _cpu),
+    },
+    {
+        "kernel": described("the least kernel", kernel),
+        "glibc": described("the version of its glibc", dotted),
+        "cuda": described("what its CUDA needs; absent without CUDA", _cuda),
+        "mpi": described("its MPI; absent without one", _mpi),
+    },
     fields={"schema": ""},
 )

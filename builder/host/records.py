@@ -1,6 +1,7 @@
 """Facts about a host, and their record in JSON or YAML; all faults are reported with their place.
 
-The annotation of a field holds the reader for its value in a record, where it may be null.
+The annotation of a field holds the reader for its value in a record, where it may be null, and the
+description of the value.
 
 None always means "not known": a rule that needs the fact cannot answer then. A fact that is known
 to be absent is empty, False or `NONE`.
@@ -9,8 +10,8 @@ to be absent is empty, False or `NONE`.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, field, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Annotated, TypeVar, get_type_hints
 
@@ -18,14 +19,16 @@ from builder import facts
 from builder.facts.software import RUNTIMES
 from builder.load import record_readers as read
 from builder.load.document import Faults, Node, parse
-from builder.load.readers import Reader, list_of, mapping_of, one_of, record, text, words
+from builder.load.readers import Reader, described, list_of, mapping_of, one_of, record, text, words
 from builder.load.record_readers import maybe, truth
+from builder.load.site import layers_of
 from builder.model.architectures import architecture, cpu_features, power_levels
 from builder.model.errors import BadInput
 from builder.model.records import write
 
 T = TypeVar("T")
 SCHEMA = "build-images/host/v1"
+HOSTS = "hosts"  # the folder of a layer with the records of its sites
 NONE = "none"  # as a driver version: no driver is loaded
 
 
@@ -47,10 +50,12 @@ class HostGpu:
     `mig` is true in MIG mode; `mig_instances` is then the number of compute instances.
     """
 
-    model: Annotated[str, text] = ""
-    capability: Annotated[int | None, read.capability] = None
-    mig: Annotated[bool | None, truth] = None
-    mig_instances: Annotated[int | None, read.count] = None
+    model: Annotated[str, text, "its name"] = ""
+    capability: Annotated[int | None, read.capability, "its compute capability, such as 7.0"] = None
+    mig: Annotated[bool | None, truth, "true in MIG mode"] = None
+    mig_instances: Annotated[
+        int | None, read.count, "the number of its compute instances in MIG mode"
+    ] = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -64,14 +69,20 @@ class HostGpus:
     host has a CDI specification of the GPUs.
     """
 
-    driver: Annotated[str | None, read.driver] = None
-    devices: Annotated[tuple[HostGpu, ...] | None, list_of(_gpu)] = None
-    on_bus: Annotated[int | None, read.count] = None
-    others: Annotated[tuple[str, ...] | None, words(text)] = None
-    compat: Annotated[tuple[str, ...] | None, words(read.dotted)] = None
-    toolkit: Annotated[bool | None, truth] = None
-    cdi: Annotated[bool | None, truth] = None
-    fault: Annotated[str, text] = ""
+    driver: Annotated[str | None, read.driver, "the version of NVIDIA's loaded driver, or none"] = (
+        None
+    )
+    devices: Annotated[tuple[HostGpu, ...] | None, list_of(_gpu), "its NVIDIA GPUs"] = None
+    on_bus: Annotated[int | None, read.count, "the number of NVIDIA GPUs on the PCI bus"] = None
+    others: Annotated[tuple[str, ...] | None, words(text), "the makers of other GPUs"] = None
+    compat: Annotated[
+        tuple[str, ...] | None,
+        words(read.dotted),
+        "the CUDA releases whose cuda-compat is installed",
+    ] = None
+    toolkit: Annotated[bool | None, truth, "true if NVIDIA's container toolkit is installed"] = None
+    cdi: Annotated[bool | None, truth, "true if a CDI specification has the GPUs"] = None
+    fault: Annotated[str, text, "the error of the driver's library"] = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -82,20 +93,24 @@ class HostMpi:
     newest glibc symbol version that it and its own libraries need.
     """
 
-    family: Annotated[str, one_of(facts.MPI_FAMILIES, "MPI family")]
-    version: Annotated[str, read.dotted] = ""
-    launcher: Annotated[str, text] = ""
-    libraries: Annotated[tuple[str, ...] | None, words(text)] = None
-    glibc: Annotated[str, read.dotted] = ""
-    pmix: Annotated[str, read.dotted] = ""
+    family: Annotated[str, one_of(facts.MPI_FAMILIES, "MPI family"), "the family of this MPI"]
+    version: Annotated[str, read.dotted, "its version"] = ""
+    launcher: Annotated[str, text, "the path of its launcher"] = ""
+    libraries: Annotated[
+        tuple[str, ...] | None, words(text), "the names of its library, such as libmpi.so.40"
+    ] = None
+    glibc: Annotated[str, read.dotted, "the newest glibc that its libraries need"] = ""
+    pmix: Annotated[str, read.dotted, "the version of its PMIx"] = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HostSlurm:
     """Slurm; `pmi` are the kinds in the output of `srun --mpi=list`, empty without srun."""
 
-    version: Annotated[str, read.dotted] = ""
-    pmi: Annotated[tuple[str, ...] | None, words(text)] = None
+    version: Annotated[str, read.dotted, "its version"] = ""
+    pmi: Annotated[tuple[str, ...] | None, words(text), "the kinds that srun --mpi=list prints"] = (
+        None
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -107,11 +122,13 @@ class HostRuntime:
     AppArmor profile allows it to create user namespaces.
     """
 
-    version: Annotated[str, read.dotted] = ""
-    setuid: Annotated[bool | None, truth] = None
-    cdi: Annotated[bool | None, truth] = None
-    clone3: Annotated[bool | None, truth] = None
-    profile: Annotated[bool | None, truth] = None
+    version: Annotated[str, read.dotted, "its version"] = ""
+    setuid: Annotated[bool | None, truth, "true if Apptainer's starter is setuid root"] = None
+    cdi: Annotated[bool | None, truth, "true if ch-run has the option --cdi"] = None
+    clone3: Annotated[bool | None, truth, "true if threads of a new glibc can start"] = None
+    profile: Annotated[
+        bool | None, truth, "true if AppArmor allows it to create user namespaces"
+    ] = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -122,20 +139,28 @@ class Host:
     namespaces; `fuse` if /dev/fuse is open to ordinary users; `page_size` is in bytes.
     """
 
-    name: Annotated[str, text] = ""
-    architecture: Annotated[str | None, _architecture] = None
-    kernel: Annotated[str | None, read.kernel] = None
-    glibc: Annotated[str | None, read.dotted] = None
-    cpu: Annotated[HostCpu, _cpu] = field(default_factory=HostCpu)
-    gpu: Annotated[HostGpus, _gpus] = field(default_factory=HostGpus)
-    mpi: Annotated[tuple[HostMpi, ...] | None, list_of(_mpi)] = None
-    slurm: Annotated[HostSlurm, _slurm] = field(default_factory=HostSlurm)
-    runtimes: Annotated[Mapping[str, HostRuntime] | None, _runtimes] = None
-    page_size: Annotated[int | None, read.page_size] = None
-    user_namespaces: Annotated[bool | None, truth] = None
-    restricted_namespaces: Annotated[bool | None, truth] = None
-    fuse: Annotated[bool | None, truth] = None
-    emulators: Annotated[tuple[str, ...] | None, words(_architecture)] = None
+    name: Annotated[str, text, "the host's name"] = ""
+    architecture: Annotated[str | None, _architecture, "as uname -m prints it"] = None
+    kernel: Annotated[str | None, read.kernel, "as uname -r prints it"] = None
+    glibc: Annotated[str | None, read.dotted, "the version of its glibc"] = None
+    cpu: Annotated[HostCpu, _cpu, "its processor"] = field(default_factory=HostCpu)
+    gpu: Annotated[HostGpus, _gpus, "its driver and GPUs"] = field(default_factory=HostGpus)
+    mpi: Annotated[tuple[HostMpi, ...] | None, list_of(_mpi), "its MPIs"] = None
+    slurm: Annotated[HostSlurm, _slurm, "its Slurm"] = field(default_factory=HostSlurm)
+    runtimes: Annotated[
+        Mapping[str, HostRuntime] | None, _runtimes, "its container runtimes, by name"
+    ] = None
+    page_size: Annotated[int | None, read.page_size, "the size of memory pages, in bytes"] = None
+    user_namespaces: Annotated[
+        bool | None, truth, "true if ordinary users can create user namespaces"
+    ] = None
+    restricted_namespaces: Annotated[
+        bool | None, truth, "true if AppArmor allows them to some programs alone"
+    ] = None
+    fuse: Annotated[bool | None, truth, "true if ordinary users can open /dev/fuse"] = None
+    emulators: Annotated[
+        tuple[str, ...] | None, words(_architecture), "the architectures that QEMU emulates here"
+    ] = None
 
 
 def _record(kind: type[T], **required: Reader[object]) -> Reader[T]:
@@ -146,11 +171,11 @@ def _record(kind: type[T], **required: Reader[object]) -> Reader[T]:
     hints = get_type_hints(kind, include_extras=True)
     optional: dict[str, Reader[object]] = {}
     for part in fields(kind):  # type: ignore[arg-type]  # of a dataclass
-        [reader] = hints[part.name].__metadata__
+        reader, words = hints[part.name].__metadata__
         if part.default is MISSING and part.default_factory is MISSING:
-            required[part.name] = reader
+            required[part.name] = described(words, reader)
         else:
-            optional[part.name] = maybe(reader, None)
+            optional[part.name] = described(words, maybe(reader, None))
 
     def known(**values: object) -> T:
         return kind(**{key: value for key, value in values.items() if value is not None})
@@ -177,9 +202,9 @@ _cpu = record(
     _host_cpu,
     {},
     {
-        "model": maybe(text, None),
-        "features": maybe(words(text), None),
-        "target": maybe(read.target, None),
+        "model": described("its name in /proc/cpuinfo", maybe(text, None)),
+        "features": described("as in /proc/cpuinfo; on POWER its levels", maybe(words(text), None)),
+        "target": described("its CPU target, in place of features", maybe(read.target, None)),
     },
 )
 _gpu = _record(HostGpu)
@@ -199,6 +224,23 @@ def read_record(path: Path) -> Host:
     if faults.found:
         raise BadInput.of(faults.found, "nothing was checked")
     return host
+
+
+def site_hosts(root: Path, files: Sequence[Path]) -> list[Host]:
+    """Return the hosts of records, by name: of `files`, else of `hosts/` in a project's layers.
+
+    A record without a name has that of its file. Raises `BadInput` for two hosts of one name.
+    """
+    folders = [] if files else [layer.folder / HOSTS for layer in layers_of(root).each]
+    paths = {path.name: path for folder in folders for path in folder.glob("*.*")}
+    hosts: dict[str, Host] = {}
+    for path in files or paths.values():
+        host = read_record(path)
+        name = host.name or path.stem
+        if name in hosts:
+            raise BadInput(f"{path}: the host {name} has two records")
+        hosts[name] = replace(host, name=name)
+    return [hosts[name] for name in sorted(hosts)]
 
 
 def as_record(host: Host) -> str:

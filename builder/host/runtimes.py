@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from builder.facts.software import (
     CDI_CRIO,
     CLONE3_GLIBC,
@@ -11,7 +13,7 @@ from builder.facts.software import (
     Runtime,
 )
 from builder.host.records import HostGpus, HostRuntime
-from builder.host.verdict import YES, RuleAnswer, RuleCase, all_of_answers, named
+from builder.host.verdict import NO, YES, RuleAnswer, RuleCase, all_of_answers, named
 from builder.model.versions import version_order
 
 RUNTIME_NAMES = tuple(RUNTIMES)  # container runtimes that a host may have
@@ -39,11 +41,24 @@ def _answer(case: RuleCase, runtime: Runtime, installed: HostRuntime | None) -> 
     asked = [rule(case, runtime, installed) for rule in rules]
     answers = [answer for answer in asked if answer is not None]
     worst = all_of_answers(answers)
-    if worst != YES:
-        return next(answer for answer in answers if answer.answer == worst)
     title = f"{runtime.name} {installed.version}".strip()
     reasons = "; ".join([title, *(answer.reason for answer in answers)])
-    return case.yes("runtime-fits", reasons=reasons)
+    answer = case.yes("runtime-fits", reasons=reasons)
+    if worst != YES:
+        answer = next(answer for answer in answers if answer.answer == worst)
+    return answer if worst == NO else _with_command(answer, case, runtime, installed)
+
+
+def _with_command(
+    answer: RuleAnswer, case: RuleCase, runtime: Runtime, installed: HostRuntime
+) -> RuleAnswer:
+    """Return the answer with the command that starts a program in IMAGE there."""
+    option = _driver_option(case, runtime, installed).removeprefix("ch-run ")
+    command = runtime.run.format(gpu=f" {option}" if option.startswith("-") else "")
+    if installed.version and _is_older(installed.version, SET_ENV):
+        command = command.replace("--set-env", "--set-env=IMAGE/ch/environment")
+    before = f"{option} IMAGE" if option.startswith("ch-fromhost") else ""
+    return replace(answer, command=command, before=before)
 
 
 def _version(case: RuleCase, runtime: Runtime, installed: HostRuntime) -> RuleAnswer | None:
@@ -124,13 +139,18 @@ def _gpu(case: RuleCase, runtime: Runtime, installed: HostRuntime) -> RuleAnswer
     """Answer for the driver's libraries, which must be mounted from the host."""
     if case.contract.cuda is None:
         return None
+    if option := _driver_option(case, runtime, installed):
+        return case.yes("driver-brought-in", option=option)
     ways = _ways(runtime, installed, case.host.gpu)
-    for option, works in ways.items():
-        if works:
-            return case.yes("driver-brought-in", option=option)
     if None in ways.values():
         return case.unknown("driver-perhaps-brought-in", options=" or ".join(ways))
     return case.no("driver-not-brought-in")
+
+
+def _driver_option(case: RuleCase, runtime: Runtime, installed: HostRuntime) -> str:
+    """Return the option that mounts the driver; empty if none is known to work, or to be needed."""
+    ways = _ways(runtime, installed, case.host.gpu) if case.contract.cuda else {}
+    return next((option for option, works in ways.items() if works), "")
 
 
 def _ways(runtime: Runtime, installed: HostRuntime, gpu: HostGpus) -> dict[str, bool | None]:

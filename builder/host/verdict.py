@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import textwrap
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import cache
 
 from builder.facts import MPI_FAMILIES, Facts
 from builder.host.records import Host, HostMpi
-from builder.model.contract import HostContract, NeededMpi
+from builder.model.contract import HostContract, NeededMpi, SiteAnswer
 from builder.system.files import table_beside
 from builder.system.terminal import BOLD, GREEN, RED, YELLOW, Paint, printable
 
@@ -36,12 +36,17 @@ def _sentences() -> Mapping[str, Mapping[str, str]]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RuleAnswer:
-    """The answer for a rule with its reason; `fix` would make it yes. `judge` sets `rule`."""
+    """The answer for a rule with its reason; `fix` would make it yes. `judge` sets `rule`.
+
+    `command` starts a program in IMAGE, or the ranks of one; `before` is needed once before it.
+    """
 
     rule: str = ""
     answer: str
     reason: str
     fix: str = ""
+    command: str = ""
+    before: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -122,6 +127,30 @@ class HostVerdict:
         candidates = [*self.rules, *(answer for group in groups for answer in group)]
         return tuple(answer for answer in candidates if answer.answer == self.answer != YES)
 
+    @property
+    def at_site(self) -> SiteAnswer:
+        """The answer with the commands that start a program there."""
+        best = any_of(self.runtimes)
+        runtime = next((each for each in self.runtimes if each.answer == best), None)
+        if self.answer == NO or runtime is None or not runtime.command:
+            runtime = RuleAnswer(answer=NO, reason="")
+        return SiteAnswer(
+            site=self.host,
+            answer=self.answer,
+            reasons=tuple((each.rule, each.reason, each.fix) for each in self.decisive),
+            runtime=runtime.rule,
+            before=runtime.before,
+            commands=tuple(self._commands(runtime.command)) if runtime.command else (),
+        )
+
+    def _commands(self, run: str) -> Iterator[tuple[str, str]]:
+        for launcher in self.launchers:
+            if launcher.answer == any_of(self.launchers) and launcher.rule != BIND:
+                first, second = launcher.command, run
+                if launcher.rule == IN_CONTAINER:
+                    first, second = second, first
+                yield launcher.rule, " ".join(filter(None, (first, second, "./program")))
+
 
 def title_of(mpi: NeededMpi | HostMpi) -> str:
     """Return an MPI's name and, if known, its version."""
@@ -160,9 +189,13 @@ def as_json(verdict: HostVerdict) -> str:
         "several_nodes": verdict.several_nodes or None,
         "emulated": verdict.emulated,
         **{
-            name: [asdict(answer) for answer in getattr(verdict, name)]
+            name: [
+                {key: getattr(answer, key) for key in ("rule", "answer", "reason", "fix")}
+                for answer in getattr(verdict, name)
+            ]
             for name in ("rules", "runtimes", "launchers")
         },
+        "commands": dict(verdict.at_site.commands),
     }
     return json.dumps(document, indent=1, ensure_ascii=False)
 
@@ -216,6 +249,9 @@ def _closing(verdict: HostVerdict, paint: Paint) -> list[str]:
         for group in (verdict.runtimes, verdict.launchers)
     ]
     lines = [f"{answer}: {text} ({', '.join(ways)})"]
+    site = verdict.at_site
+    commands = [*((("once", site.before),) if site.before else ()), *site.commands]
+    lines += [f"  {name:{len(IN_CONTAINER)}}  {command}" for name, command in commands]
     if (several := verdict.several_nodes) not in ("", YES):
         names = ", ".join(answer.rule for answer in verdict.launchers if answer.answer == several)
         text = "it runs on one node, but not on several"

@@ -11,6 +11,7 @@ from builder.load.document import Faults, Node, inside, key_node, note
 from builder.load.readers import (
     Reader,
     architecture,
+    described,
     flag,
     identifier,
     keyed,
@@ -50,20 +51,27 @@ _SOURCES = ("bootstrap", "references")
 EXTRAS = ("cudnn", "nccl")
 
 
+_package_version = described("the version that the packages install", version)
 _reference = matching(
     re.compile(r"\S+"),
     "is not an image reference",
     "valid: such as docker.io/library/debian:13",
 )
-_packages = {"development": list_of(text), "runtime": list_of(text)}
-_extra = record(PackagedExtra, {"version": version, **_packages})
+_packages = {
+    "development": described("the packages of the development stage", list_of(text)),
+    "runtime": described("the packages of the image", list_of(text)),
+}
+_extra = record(PackagedExtra, {"version": _package_version, **_packages})
 
 
 def _packaged_mpi(family: str) -> Reader[PackagedMpi]:
     return record(
         functools.partial(PackagedMpi, family=family),
-        {"version": version, **_packages},
-        {"environment": mapping_of(text, key=variable), "pmix": version},
+        {"version": _package_version, **_packages},
+        {
+            "environment": described("variables of the image", mapping_of(text, key=variable)),
+            "pmix": described("the version of the PMIx that it is built with", version),
+        },
     )
 
 
@@ -75,51 +83,96 @@ def _packaged_cuda(number: str) -> Reader[PackagedCuda]:
 
     return record(
         toolkit,
-        {**_packages, "gcc": version},
+        {**_packages, "gcc": described("the major version of its nvcc's host compiler", version)},
         {
-            "architectures": list_of(architecture, distinct=True),
-            "capabilities": list_of(text, distinct=True),
-            "prepare": list_of(text),
-            "clean": list_of(text),
-            "environment": mapping_of(text, key=variable),
-            **dict.fromkeys(EXTRAS, _extra),
+            "architectures": described(
+                "the architectures that have these packages (default: the base's)",
+                list_of(architecture, distinct=True),
+            ),
+            "capabilities": described(
+                "the targets of its nvcc, such as 7.0 (default: all of the release)",
+                list_of(text, distinct=True),
+            ),
+            "prepare": described("commands before the packages are installed", list_of(text)),
+            "clean": described("commands after they are installed", list_of(text)),
+            "environment": described("variables of the image", mapping_of(text, key=variable)),
+            **{name: described(f"the packages of {name}", _extra) for name in EXTRAS},
         },
     )
 
 
 _bootstrap = record(
     Bootstrap,
-    {"suite": text, "components": list_of(text, least=1), "keyring": text},
-    {"packages": list_of(text), "pockets": list_of(one_of(POCKETS, "pocket"), distinct=True)},
+    {
+        "suite": described("the release's code name, such as trixie", text),
+        "components": described(
+            "the components of its archive, such as main", list_of(text, least=1)
+        ),
+        "keyring": described("the file with the keys that sign the archive", text),
+    },
+    {
+        "packages": described("packages beside the essential ones", list_of(text)),
+        "pockets": described(
+            "additional suites of the release, such as updates",
+            list_of(one_of(POCKETS, "pocket"), distinct=True),
+        ),
+    },
 )
 _cuda = record(
     CudaSupport,
     {},
     {
-        "image": text,
-        "repository": text,
-        "distribution": keyed(version, _packaged_cuda),
-        "wheels": flag,
+        "image": described("the end of the tags of NVIDIA's images, such as ubuntu18.04", text),
+        "repository": described(
+            "the name of NVIDIA's package repository, such as ubuntu1804", text
+        ),
+        "distribution": described(
+            "the packages of the distribution itself, by CUDA release",
+            keyed(version, _packaged_cuda),
+        ),
+        "wheels": described("NVIDIA's wheels run on this base", flag),
     },
 )
 _base = record(
     BaseImage,
     {
-        "base": identifier,
-        "about": text,
-        "distribution": text,
-        "version": text,
-        "hpccm": one_of(HPCCM_DISTROS, "distribution in hpccm"),
-        "architectures": list_of(architecture, least=1, distinct=True),
+        "base": described("the name; the file is NAME.yaml", identifier),
+        "about": described("one line for reports", text),
+        "distribution": described("the ID of /etc/os-release, such as debian", text),
+        "version": described("the VERSION_ID of /etc/os-release, in quotes", text),
+        "hpccm": described(
+            "the system that hpccm takes it for", one_of(HPCCM_DISTROS, "distribution in hpccm")
+        ),
+        "architectures": described(
+            "as uname -m names them", list_of(architecture, least=1, distinct=True)
+        ),
     },
     {
-        "bootstrap": _bootstrap,
-        "references": mapping_of(_reference, key=architecture),
-        "mpi": keyed(one_of(facts.MPI_FAMILIES, "MPI family"), _packaged_mpi),
-        "cuda": _cuda,
-        "gcc": list_of(version, least=1, distinct=True),
-        "prepare": list_of(text),
-        "end_of_life": record(EndOfLife, {"since": text, "about": text}),
+        "bootstrap": described("build the root file system from a Debian mirror", _bootstrap),
+        "references": described(
+            "take the root file system from a registry, for each architecture",
+            mapping_of(_reference, key=architecture),
+        ),
+        "mpi": described(
+            "the distribution's packages, by MPI family",
+            keyed(one_of(facts.MPI_FAMILIES, "MPI family"), _packaged_mpi),
+        ),
+        "cuda": described("the ways to CUDA on this base", _cuda),
+        "gcc": described(
+            "major versions of the packaged GCC, the default first",
+            list_of(version, least=1, distinct=True),
+        ),
+        "prepare": described("commands that run before the first block", list_of(text)),
+        "end_of_life": described(
+            "since the distribution has no updates",
+            record(
+                EndOfLife,
+                {
+                    "since": described("the day, in quotes", text),
+                    "about": described("where its packages are now", text),
+                },
+            ),
+        ),
     },
     fields={"base": "name", "hpccm": "hpccm_distro"},
     placed=True,

@@ -39,6 +39,13 @@ Scalar = str | int | float | bool | dt.date | None
 
 
 _TABS = "indent with spaces: this line begins with a tab"
+# Beginnings of libyaml's and PyYAML's problems, each with what to do.
+_ADVICE = {
+    "did not find expected key": "compare this line's indentation with that of the lines above",
+    "did not find expected '-'": "compare this line's indentation with that of the lines above",
+    "could not find expected ':'": "a key ends with a colon: key: value",
+    "mapping values are not": "quote a text with a colon and a space; indent keys like the others",
+}
 _TEMPLATE = 'write a template in quotes: "{{ mpi.version }}"'
 
 # The error of libyaml's scanner at its own limit, in the wheels of PyYAML since 6.0.4.
@@ -199,12 +206,14 @@ def _compose(text: str, if_empty: str) -> yaml.Node:
             _check_depth(text)
         raw: yaml.Node | None = yaml.compose(text, Loader=_LOADER)
     except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
+        is_key = error.context == "while scanning a simple key"  # the key is where the mistake is
+        mark = (is_key and error.context_mark) or error.problem_mark or error.context_mark
         problem = ", ".join(filter(None, (error.context, error.problem)))
         if _NESTING in problem:
             raise _too_large() from None
         line = "".join(text.splitlines()[mark.line :][:1]) if mark else ""
-        valid = _TABS if "\t" in line[: len(line) - len(line.lstrip())] else ""
+        is_tab = "\t" in line[: len(line) - len(line.lstrip())]
+        valid = _TABS if is_tab else _advice(error.problem or "")
         number = mark.line + 1 if mark else 1
         raise _UnreadableError(f"not YAML: {problem}", number, valid=valid) from None
     except RecursionError:  # of PyYAML's own parser
@@ -212,6 +221,10 @@ def _compose(text: str, if_empty: str) -> yaml.Node:
     if raw is None:
         raise _UnreadableError("the file is empty", valid=if_empty)
     return raw
+
+
+def _advice(problem: str) -> str:
+    return next((hint for start, hint in _ADVICE.items() if problem.startswith(start)), "")
 
 
 def _check_depth(text: str) -> None:
@@ -344,11 +357,16 @@ def is_near(word: str, names: Iterable[str]) -> bool:
     return bool(difflib.get_close_matches(word, alike, n=1, cutoff=_NEAR))
 
 
+_ABBREVIATION = 3  # letters that say which name is meant
+
+
 def suggest(word: str, names: Iterable[str]) -> str:
     """Return a hint for `word`: the most similar of `names`, if any, and the list of all names."""
     import difflib  # noqa: PLC0415 - only a fault needs it: a good project loads without
 
     known = list(names)
     near = difflib.get_close_matches(word, known, n=1)
+    if len(word) >= _ABBREVIATION:
+        near = near or [name for name in known if name.startswith(word)]
     listed = f"valid: {', '.join(known)}" if known else "none is declared yet"
     return f'did you mean "{near[0]}"? {listed}' if near else listed

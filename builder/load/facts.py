@@ -17,7 +17,6 @@ from builder import facts
 from builder.facts import CudaRelease, Facts, LibraryRelease, MpiRelease, SdkRelease, SystemRelease
 from builder.facts.tables import Where
 from builder.load.document import Faults, Node, inside, parse, suggest
-from builder.load.layers import layers_of
 from builder.load.readers import (
     Reader,
     Table,
@@ -30,6 +29,7 @@ from builder.load.readers import (
     text,
     words,
 )
+from builder.load.site import layers_of
 from builder.model import Layer, Layers
 from builder.model.architectures import CPU_TARGETS
 from builder.model.errors import BadInput, Fault

@@ -10,11 +10,11 @@ from types import MappingProxyType
 
 from builder import facts
 from builder.load.document import Faults, Node, note, suggest
-from builder.load.layers import INHERIT
 from builder.load.patterns import ANY, EACH, Known, patterns_of
 from builder.load.readers import (
     Reader,
     architecture,
+    described,
     is_version,
     keyed,
     list_of,
@@ -24,6 +24,7 @@ from builder.load.readers import (
     version,
 )
 from builder.load.record_readers import truth
+from builder.load.site import INHERIT
 from builder.model import AXES, NONE, SELECTABLE, Exclude, FloatingTag, Matrix, Where, versions
 
 NO_AXES: Mapping[str, tuple[str, ...]] = MappingProxyType({})
@@ -57,21 +58,35 @@ def read_matrix(
     wide = known.of_all_layers()
     exclude = record(
         Exclude,
-        {"when": _not_empty(patterns_of(SELECTABLE, wide, here=ANY)), "reason": text},
+        {
+            "when": described(
+                "a cell is left out if each of these matches",
+                _not_empty(patterns_of(SELECTABLE, wide, here=ANY)),
+            ),
+            "reason": described("the text that explain shows", text),
+        },
         placed=True,
     )
-    lists = {axis: list_of(axes[axis], least=1, distinct=True) for axis in AXES}
+    lists = {
+        axis: described(
+            f"the values of the axis {axis}", list_of(axes[axis], least=1, distinct=True)
+        )
+        for axis in AXES
+    }
     kind = dict[str, tuple[str, ...]]
-    every_axis = {"axes": record(kind, lists)} if is_whole else {}
+    words = "the axes; one that is not named is inherited"
+    every_axis = {"axes": described(words, record(kind, lists))} if is_whole else {}
     read = record(
         functools.partial(_matrix, where=node.where),
         every_axis,
         {
-            **({} if is_whole else {"axes": record(kind, {}, lists)}),
-            "exclude": list_of(exclude),
-            "default": patterns_of(SELECTABLE, known, here=EACH),
-            "tags": _floating_tags(known),
-            INHERIT: truth,
+            **({} if is_whole else {"axes": described(words, record(kind, {}, lists))}),
+            "exclude": described("the cells that are left out, with reasons", list_of(exclude)),
+            "default": described(
+                "the selection without selectors", patterns_of(SELECTABLE, known, here=EACH)
+            ),
+            "tags": described("floating tags, by recipe and name", _floating_tags(known)),
+            INHERIT: described("false: inherit nothing of the shipped project", truth),
         },
         fields={"exclude": "excludes", INHERIT: ""},
     )
@@ -169,7 +184,11 @@ _TAG_RULE = "valid: at most 128 letters, digits and _ . -, not beginning with . 
 def _floating_tags(known: Known) -> Reader[tuple[FloatingTag, ...]]:
     """Return a reader of a mapping from recipes to tags to axis values of a cell."""
     base, cuda, mpi = (
-        one_of(known.values(axis), f"value of the axis {axis}") for axis in ("base", "cuda", "mpi")
+        described(
+            f"the value of the axis {axis}",
+            one_of(known.values(axis), f"value of the axis {axis}"),
+        )
+        for axis in ("base", "cuda", "mpi")
     )
 
     def cell_of(recipe: str, tag: str) -> Reader[FloatingTag]:

@@ -35,7 +35,10 @@ def patterns_of(
         patterns: dict[str, tuple[str, ...]] = {}
         if isinstance(node, Probe):
             one_or_more(text)(child := node.child(), faults)
-            properties = dict.fromkeys(axes, child.schema)
+            properties = {
+                axis: {"description": f"patterns of the axis {axis}", **child.schema}
+                for axis in axes
+            }
             note(node, type="object", properties=properties, additionalProperties=False)
             return patterns
         for axis, entry in (mapping(node, faults) or {}).items():
@@ -81,7 +84,8 @@ def _pattern_of(axis: str, known: Known, here: str) -> Reader[str]:
             and (here == EACH or not _is_elsewhere(axis, pattern, known))
         ):
             problem = f'"{pattern}" matches no value of the axis {axis}'
-            faults.add(node.where, problem, suggest(pattern, values))
+            families = [versions.split_mpi(value)[0] for value in values if axis == "mpi"]
+            faults.add(node.where, problem, suggest(pattern, dict.fromkeys([*families, *values])))
         arch = architecture(pattern) if axis == "arch" else None
         return arch.name if arch else pattern
 

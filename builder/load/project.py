@@ -6,16 +6,16 @@ The same functions that read a kind of file give its JSON Schema.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TypeAlias
 
 from builder.load.bases import read_base
 from builder.load.document import Faults, Node, learnt, parse
 from builder.load.facts import read_facts
-from builder.load.layers import MATRIX, inherits_nothing, layers_of
 from builder.load.lock import check_recipes, read_lock
 from builder.load.matrix import over, read_matrix
 from builder.load.patterns import (
@@ -27,20 +27,33 @@ from builder.load.patterns import (
     declared_names,
     patterns_of,
 )
+from builder.load.readers import (
+    Reader,
+    Table,
+    described,
+    identifier,
+    keyed,
+    list_of,
+    one_of,
+    positive,
+    record,
+    text,
+)
 from builder.load.recipes import (
     TOOLKIT_ARGUMENTS,
     WHEN,
     check_ancestry,
     check_toolkit,
-    read_checks,
     read_recipe,
+    templated,
     with_files,
 )
-from builder.load.site import read_site, site_of
+from builder.load.site import MATRIX, inherits_nothing, layers_of, read_site, site_of, with_mirrors
 from builder.model import (
     SELECTABLE,
     BaseImage,
     BlockUse,
+    Check,
     Layer,
     Layers,
     Lock,
@@ -96,9 +109,10 @@ def load_project(
         if not stale_lock:
             check_recipes(files.lock, layer, known, faults)
     check_ancestry(project.recipes, faults)
+    site, bases = with_mirrors(root, project.site, project.bases, faults)
     if faults.found:
         raise _error(faults, layers)
-    return project
+    return dataclasses.replace(project, site=site, bases=bases)
 
 
 def _error(faults: Faults, layers: Layers) -> BadInput:
@@ -185,7 +199,7 @@ class _Documents:
             matrix = over(own, matrix)
         recipes = _recipes(self.recipes, known.of_all_layers(), block_faults, faults)
         if self.checks:
-            checks = {**checks, **read_checks(self.checks, _check_files(within), faults)}
+            checks = {**checks, **_read_checks(self.checks, _check_files(within), faults)}
         return dataclasses.replace(
             below,
             matrix=matrix,
@@ -219,6 +233,44 @@ def _parse_folder(
         where = Where(file=f"{shown}/", line=1)
         faults.add(where, "the folder is missing or has no YAML file", "add NAME.yaml to it")
     return {f"{shown}/{name}": parse(path / name, f"{shown}/{name}", faults) for name in names}
+
+
+_timeout = positive("a number of seconds", "valid: a whole number above 0, such as 300")
+NEEDS = ("mpi", "cuda", "gpu")
+
+
+def _read_checks(node: Node, files: Collection[str] | None, faults: Faults) -> dict[str, Check]:
+    """Return the checks of `checks.yaml` by name; `files` are its sources, None if unknown."""
+    folder = PurePosixPath(node.where.file).parent
+    required = {
+        "about": described("one line for reports", text),
+        "run": described("the command in the image, with $OUT first on PATH", _command),
+        "timeout": described("seconds, after which the check has failed", _timeout),
+    }
+    sources = list_of(one_of(files, f"file in {folder}"))
+    optional = {
+        "sources": described("files beside checks.yaml, which are in $SRC", sources),
+        "build": described("commands of the development stage that make $OUT", list_of(_command)),
+        "needs": described(
+            "mpi: skipped where the MPI is the host's; cuda, gpu: for images with CUDA alone",
+            list_of(one_of(NEEDS, "need")),
+        ),
+    }
+
+    def check_of(name: str) -> Reader[Check]:
+        kind = functools.partial(Check, name=name)
+        return record(kind, required, optional, fields={"timeout": "timeout_s"}, placed=True)
+
+    table = Table(node, faults, required=("checks",))
+    nothing: tuple[Check, ...] = ()
+    every = described("each check by its name", keyed(identifier, check_of))
+    checks = table.read("checks", every, nothing)
+    return {check.name: check for check in checks}
+
+
+def _command(node: Node, faults: Faults) -> str:
+    text(node, faults)
+    return templated(node, faults)
 
 
 def _check_files(layers: Layers) -> list[str]:
@@ -259,7 +311,7 @@ _READERS: dict[str, Callable[[Node, Faults], object]] = {
     "recipe": lambda node, faults: read_recipe(node, _ANY, faults),
     "base": read_base,
     "matrix": lambda node, faults: read_matrix(node, _ANY, faults),
-    "checks": lambda node, faults: read_checks(node, None, faults),
+    "checks": lambda node, faults: _read_checks(node, None, faults),
     "site": site_of,
 }
 KINDS = tuple(_READERS)

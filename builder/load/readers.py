@@ -112,6 +112,16 @@ def record(
     return read
 
 
+def described(words: str, reader: Reader[T]) -> Reader[T]:
+    """Return a reader with a description of its value, for JSON Schemas."""
+
+    def read(node: Node, faults: Faults) -> T:
+        note(node, description=words)
+        return reader(node, faults)
+
+    return read
+
+
 def keyed(key: Reader[str], entry_of: Callable[[str], Reader[T]]) -> Reader[tuple[T, ...]]:
     """Return a reader of the entries of a mapping; `entry_of` returns the reader for a key."""
 

@@ -1,13 +1,12 @@
-"""Read recipes and the checks that they name, and check the ancestry of all recipes."""
+"""Read recipes, and check the ancestry of all recipes."""
 
 from __future__ import annotations
 
 import dataclasses
 import datetime as dt
-import functools
 import itertools
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePosixPath
 
 from builder.load.document import Faults, Node, note, quoted, suggest
@@ -15,17 +14,15 @@ from builder.load.lock import source_url
 from builder.load.patterns import ANY, ONE, Known, patterns_of
 from builder.load.readers import (
     Reader,
-    Table,
     any_text,
+    described,
     identifier,
-    keyed,
     line,
     list_of,
     mapping_of,
     matching,
     one_of,
     one_or_more,
-    positive,
     record,
     text,
     variable,
@@ -39,7 +36,6 @@ from builder.model import (
     OPTIONAL,
     SELECTABLE,
     BlockUse,
-    Check,
     Layers,
     Recipe,
     Where,
@@ -73,18 +69,47 @@ def read_recipe(node: Node, known: Known, faults: Faults) -> Recipe:
     """Return a recipe; its parent, checks and axes must refer to known names."""
     read = record(
         Recipe,
-        {"recipe": identifier, "version": version, "about": line},
         {
-            "parent": one_of(known.recipes, "recipe"),
-            "axes": patterns_of(AXES, known, here=ONE),
-            "development": read_blocks(known),
-            "runtime": read_blocks(known),
-            "environment": mapping_of(templated_line, key=variable),
-            "labels": mapping_of(templated_line, key=text),
-            "command": list_of(line, least=1),
-            "entrypoint": list_of(line, least=1),
-            "checks": list_of(one_of(known.checks, "check"), distinct=True),
-            "sources": mapping_of(one_or_more(source_url), key=_source_name),
+            "recipe": described("the name; the file is NAME.yaml", identifier),
+            "version": described("the recipe's own version, in quotes (PEP 440)", version),
+            "about": described("one line; it becomes a label of the image", line),
+        },
+        {
+            "parent": described(
+                "the recipe that this one extends", one_of(known.recipes, "recipe")
+            ),
+            "axes": described(
+                "the values of the matrix that the recipe supports; children inherit them",
+                patterns_of(AXES, known, here=ONE),
+            ),
+            "development": described(
+                "blocks of the development stage, in order", read_blocks(known)
+            ),
+            "runtime": described(
+                "blocks of the run-time stage, beside what the development blocks contribute",
+                read_blocks(known),
+            ),
+            "environment": described(
+                "variables of the image; $NAME expands, commands do not",
+                mapping_of(templated_line, key=variable),
+            ),
+            "labels": described(
+                "labels of the image, beside the standard ones",
+                mapping_of(templated_line, key=text),
+            ),
+            "command": described(
+                "the default command, as a list; a child has its own, or its nearest ancestor's",
+                list_of(line, least=1),
+            ),
+            "entrypoint": described("the arguments before every command", list_of(line, least=1)),
+            "checks": described(
+                "names in tests/images/checks.yaml; a child inherits its ancestors' checks",
+                list_of(one_of(known.checks, "check"), distinct=True),
+            ),
+            "sources": described(
+                "downloaded files by name: a URL, or several alternatives",
+                mapping_of(one_or_more(source_url), key=_source_name),
+            ),
         },
         fields={"recipe": "name", "axes": "limits"},
         placed=True,
@@ -117,6 +142,11 @@ WHEN = "when"
 _SECTION = re.compile(r"(?m)(?<=\n)%[a-z]")  # in any line but the first
 BLOCK_SCHEMA = "#/definitions/block"  # hpccm knows the blocks: builder.compile.spec.schema has it
 _SHAPE = "valid: one block and its arguments, such as gnu: {fortran: true} or gnu: {}"
+_EXAMPLES = {
+    "packages": "valid: packages: {apt: [libhdf5-dev], yum: [hdf5-devel]}",
+    "run": "there is no block run; valid: shell: {commands: [make, make install]}",
+    "shell": "valid: shell: {commands: [make, make install]}",
+}
 
 
 def read_blocks(known: Known) -> Reader[tuple[BlockUse, ...]]:
@@ -145,7 +175,7 @@ def _use(name: str, node: Node, faults: Faults) -> BlockUse | None:
     arguments = {} if node.value is None else node.value
     if not isinstance(arguments, Mapping):
         problem = f"expected the arguments of {name} as a mapping, found {node.describe()}"
-        faults.add(node.where, problem, _SHAPE)
+        faults.add(node.where, problem, _EXAMPLES.get(name, _SHAPE))
         return None
     try_templates(node, faults)
     _check_types(arguments, faults)
@@ -206,6 +236,7 @@ def _is_sdk(value: object) -> bool:
 
 FOLDER = "files"
 _BELOW = f"valid: a path below {FOLDER}/, such as app.conf"
+_STAGE = f"{_BELOW}; `from: development` copies from the development stage"
 
 
 def with_files(layers: Layers, recipes: Mapping[str, Recipe], faults: Faults) -> dict[str, Recipe]:
@@ -258,7 +289,8 @@ def _text(layers: Layers, name: str) -> str:
         )
     parts = PurePosixPath(name).parts
     if name != PurePosixPath(name).as_posix() or ".." in parts or name.startswith("/"):
-        raise _UnreadableError(f'"{name}" is not below the project\'s {FOLDER}/', _BELOW)
+        hint = _STAGE if name.startswith("/") else _BELOW
+        raise _UnreadableError(f'"{name}" is not below the project\'s {FOLDER}/', hint)
     holder = [layers.own, *layers.holders(f"{FOLDER}/{name}")][-1]
     folder = holder.folder / FOLDER
     path = folder / name
@@ -267,7 +299,7 @@ def _text(layers: Layers, name: str) -> str:
     try:
         return path.read_bytes().decode("utf-8")
     except FileNotFoundError:
-        raise _UnreadableError(f"file not found: {FOLDER}/{name}", _present(path.parent)) from None
+        raise _UnreadableError(f"file not found: {FOLDER}/{name}", _present(path, folder)) from None
     except UnicodeDecodeError:
         raise _UnreadableError(
             f"{FOLDER}/{name} is not UTF-8 text, and specs can only contain text",
@@ -278,10 +310,12 @@ def _text(layers: Layers, name: str) -> str:
         raise _UnreadableError(problem, "valid: a file, not a folder") from None
 
 
-def _present(folder: Path) -> str:
-    """Return a hint with the names of the files in a folder."""
-    names = sorted(entry.name for entry in folder.glob("*") if entry.is_file())
-    return f"in the same folder: {', '.join(names)}" if names else _BELOW
+def _present(path: Path, folder: Path) -> str:
+    """Return a hint with the files beside a missing one, else with those below `folder`."""
+    if names := sorted(entry.name for entry in path.parent.glob("*") if entry.is_file()):
+        return f"in the same folder: {', '.join(names)}"
+    below = sorted(str(at.relative_to(folder)) for at in folder.rglob("*") if at.is_file())
+    return suggest(str(path.relative_to(folder)), below) if below else _BELOW
 
 
 # ---- Templates: each is tried now, before a cell needs it ----
@@ -337,34 +371,3 @@ def _rendered(value: str, node: Node, faults: Faults) -> object:
             problem = problem.replace(shown, name)
         faults.add(node.where, f"the template cannot be rendered: {problem}", _VALID)
         return ""
-
-
-# ---- The checks that recipes name, from `tests/images/checks.yaml` ----
-
-_timeout = positive("a number of seconds", "valid: a whole number above 0, such as 300")
-NEEDS = ("mpi", "cuda", "gpu")
-
-
-def read_checks(node: Node, files: Collection[str] | None, faults: Faults) -> dict[str, Check]:
-    """Return the checks of `checks.yaml` by name; `files` are its sources, None if unknown."""
-    folder = PurePosixPath(node.where.file).parent
-    required = {"about": text, "run": _command, "timeout": _timeout}
-    optional = {
-        "sources": list_of(one_of(files, f"file in {folder}")),
-        "build": list_of(_command),
-        "needs": list_of(one_of(NEEDS, "need")),
-    }
-
-    def check_of(name: str) -> Reader[Check]:
-        kind = functools.partial(Check, name=name)
-        return record(kind, required, optional, fields={"timeout": "timeout_s"}, placed=True)
-
-    table = Table(node, faults, required=("checks",))
-    nothing: tuple[Check, ...] = ()
-    checks = table.read("checks", keyed(identifier, check_of), nothing)
-    return {check.name: check for check in checks}
-
-
-def _command(node: Node, faults: Faults) -> str:
-    text(node, faults)
-    return templated(node, faults)

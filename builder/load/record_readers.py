@@ -94,7 +94,7 @@ def exactly(schema: str) -> Reader[str]:
     """Return a reader that accepts only the text `schema`."""
 
     def read(node: Node, faults: Faults) -> str:
-        note(node, enum=[schema])
+        note(node, enum=[schema], description="the format of this file")
         value = text(node, faults)
         if value and value != schema:
             faults.add(node.where, f'unsupported schema: "{value}"', f"valid: {schema}")

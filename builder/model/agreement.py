@@ -202,7 +202,7 @@ def _unproven(manifest: Manifest) -> set[str]:
         (run.partition("-")[0], outcome.check)
         for run, outcomes in manifest.checks.items()
         for outcome in outcomes
-        if outcome.outcome == PASSED or outcome.data.get("applies") is False
+        if (outcome.outcome == PASSED and not outcome.lacked_gpu) or not outcome.applies
     }
     return {
         check

@@ -87,6 +87,24 @@ class HostContract:
     mpi: NeededMpi | None = None
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SiteAnswer:
+    """The answer of check-host for an image at a site, with the commands that run it there.
+
+    `answer` is yes, no or cannot tell; `reasons` are rules with reason and fix, if it is not yes.
+    `commands` are by the way of starting ranks (`in-container`, `hybrid`), with IMAGE for the image
+    in the format of the `runtime`; `before` is needed once before them. There are none if nothing
+    runs there, if only the host's MPI bound in does, or if a cluster starts the containers.
+    """
+
+    site: str
+    answer: str
+    reasons: tuple[tuple[str, str, str], ...] = ()
+    runtime: str = ""
+    before: str = ""
+    commands: tuple[tuple[str, str], ...] = ()
+
+
 def contract_of(image: PlannedImage) -> HostContract:
     """Return the requirements of an image on its host; the same image gives the same contract."""
     arch, system = image.cell.arch, image.system

@@ -8,23 +8,25 @@ something, 5 refused) and a hint.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+
+from builder.model.records import named, optional, write
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, order=True)
 class Fault:
     """One thing that is wrong in one input file.
 
-    `key` is the path of the key in the file (`development[2].packages.ospackages`), `valid`
-    says what would be accepted there.
+    `key` is the path of the key in the file (`development[2].packages.ospackages`). The hint says
+    what would be accepted there.
     """
 
     file: str
     line: int
     key: str
-    problem: str
-    valid: str = ""
+    problem: str = named("message")
+    valid: str = named("hint", default="")
 
     def __str__(self) -> str:
         where = f"{self.file}:{self.line}: " + (f"{self.key}: " if self.key else "")
@@ -34,6 +36,25 @@ class Fault:
 def counted(number: int, noun: str) -> str:
     """Return a number with its noun: 1 fault, 2 faults."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ErrorDocument:
+    """The JSON that a command with --json prints for an error.
+
+    `output` has the last lines of the program that failed, and `log` is the file with all of them.
+    `reference` is an image that a policy refuses, and `rules` are the rulings of its rules.
+    """
+
+    schema: str = "build-images/error/v1"
+    exit_code: int
+    message: str
+    hint: str = ""
+    faults: tuple[Fault, ...] = ()
+    output: tuple[str, ...] | None = optional()
+    log: Path | None = optional()
+    reference: str | None = optional()
+    rules: tuple[object, ...] | None = optional()
 
 
 class BuildImagesError(Exception):
@@ -48,6 +69,15 @@ class BuildImagesError(Exception):
     def __str__(self) -> str:
         message = super().__str__()
         return f"{message}\n  hint: {self.hint}" if self.hint else message
+
+    def document(self) -> ErrorDocument:
+        """Return the values of the error for programs."""
+        message = str(self.args[0]) if self.args else ""
+        return ErrorDocument(exit_code=self.exit_code, message=message, hint=self.hint)
+
+    def as_json(self) -> dict[str, object]:
+        """Return the JSON object of the error."""
+        return write(self.document())
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -106,6 +136,9 @@ class StepFailed(BuildImagesError):
             lines.append(f"  hint: {self.hint}")
         return "\n".join(lines)
 
+    def document(self) -> ErrorDocument:
+        return replace(super().document(), output=self.tail, log=self.log)
+
 
 class LintFailed(BuildImagesError):
     """Lint found errors in the compiled specs."""
@@ -128,6 +161,12 @@ class BadInput(BuildImagesError):
         places = counted(len({fault.file for fault in unique}), "file")
         text = "\n".join([f"{count} in {places}; {rest}.", *map(str, unique)])
         return cls(text, faults=unique)
+
+    def document(self) -> ErrorDocument:
+        """Return the values with the faults, which the message then does not repeat."""
+        document = super().document()
+        head = document.message.partition("\n")[0] if self.faults else document.message
+        return replace(document, message=head, faults=self.faults)
 
 
 class EmptySelection(BuildImagesError):

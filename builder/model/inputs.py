@@ -11,7 +11,7 @@ from builder.facts import NO_FACTS, Facts
 from builder.facts.tables import Where
 from builder.model.cells import NONE, OWN
 from builder.model.digests import sha256_of_json
-from builder.model.site import Layers, Site
+from builder.model.site import Layers, Site, at_digest
 
 LOCK = "lock.yaml"
 DEBIAN_SOURCE = "debian-source:"  # debian-source:PACKAGE/VERSION, upstream's part of a package
@@ -128,15 +128,8 @@ class Lock:
         return locked or _with_file(urls[0])
 
     def pinned(self, reference: str, arch: str) -> str:
-        """Return `name@sha256:...` for a locked reference, and any other unchanged.
-
-        The tag is left out: not every engine takes a reference that has both.
-        """
-        digest = self.references.get((reference, arch))
-        if not digest:
-            return reference
-        folder, slash, name = reference.partition("@")[0].rpartition("/")
-        return f"{folder}{slash}{name.partition(':')[0]}@{digest}"
+        """Return `name@sha256:...` for a locked reference, and any other unchanged."""
+        return at_digest(reference, self.references.get((reference, arch), ""))
 
 
 _BASE_FORMAT = "3"  # raised when the same declaration would make another base
@@ -280,10 +273,9 @@ class BaseImage:
     """One file under `base-images/`.
 
     Its root file system comes from `bootstrap`, or from a registry: `references` maps an
-    architecture to an image reference. `hpccm_distro` is what hpccm is told (Debian is given as
-    the Ubuntu release nearest to it, for hpccm knows no Debian). `gcc` are the major versions of
-    the compilers that it packages, its default first. `prepare` are the first commands of every
-    stage: repositories to enable, or to point to an archive.
+    architecture to an image reference. `hpccm_distro` is what hpccm is told (of Debian the nearest
+    Ubuntu). `gcc` are the major versions of its packaged compilers, its default first. `prepare`
+    are the first commands of every stage. `mirrors` are the archives that the site names for it.
     """
 
     name: str
@@ -300,6 +292,7 @@ class BaseImage:
     gcc: tuple[str, ...] = ()
     prepare: tuple[str, ...] = ()
     end_of_life: EndOfLife | None = None
+    mirrors: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

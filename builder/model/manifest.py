@@ -11,6 +11,7 @@ from pathlib import Path
 
 from builder import facts
 from builder.model.cells import FORMATS, SKIPPED, Cell
+from builder.model.exact_json import part
 from builder.model.records import named, optional, read, unknown, write
 
 MANIFEST = "manifest.json"
@@ -200,6 +201,37 @@ def manifest_text(manifest: Manifest) -> str:
     return json.dumps(write(manifest), indent=1, sort_keys=True) + "\n"
 
 
+def compared_values(
+    manifest: Manifest, bill: Mapping[str, object], labels: Mapping[str, str] | None
+) -> dict[str, Mapping[str, str]]:
+    """Return what is compared of an image, by kind and name, beside its files.
+
+    A kind of which nothing is known is left out: packages without a bill of materials, labels that
+    are None. Sizes are in bytes.
+    """
+    return {
+        **({"package": packages_of(bill)} if bill else {}),
+        "size": {name: str(artifact.size) for name, artifact in manifest.artifacts.items()},
+        "check": {
+            f"{run}/{each.check}": each.outcome
+            for run, outcomes in manifest.checks.items()
+            for each in outcomes
+        },
+        **({} if labels is None else {"label": labels}),
+    }
+
+
+def packages_of(bill: Mapping[str, object]) -> dict[str, str]:
+    """Return the versions of the packages in a bill of materials, by name.
+
+    Several of one name are listed: `1, 2`.
+    """
+    versions: dict[str, list[str]] = {}
+    for package in part(bill, "components") or []:
+        versions.setdefault(package["name"], []).append(package.get("version") or "unknown")
+    return {name: ", ".join(sorted(several)) for name, several in versions.items()}
+
+
 def required_runs(runs: Collection[str]) -> set[str]:
     """Return the runs of a manifest that an image must pass: the usual one of each format.
 
@@ -253,3 +285,8 @@ class Outcome:
     def applies(self) -> bool:
         """True if the check applies to the image; the reason of a skipped one may deny that."""
         return self.outcome != SKIPPED or self.data.get("applies") is not False
+
+    @property
+    def lacked_gpu(self) -> bool:
+        """True if the check passed without a GPU, as the negative control does."""
+        return self.data.get("gpu_here") is False

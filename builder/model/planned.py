@@ -255,6 +255,11 @@ class Spec:
         places = (each.where for each in self.origins if each.first <= line <= each.last)
         return next(places, None)
 
+    def origin_text(self, line: int) -> str:
+        """Return file, line and key of the origin of a line of the Dockerfile; empty for none."""
+        origin = self.origin_of(line)
+        return f"{origin}{origin.key and f', {origin.key}'}" if origin else ""
+
 
 _AXES = ("recipe", "base", "cuda", "mpi", "arch", "flavour", "cpu")
 _VALUES = operator.attrgetter(*_AXES)

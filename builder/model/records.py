@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, field, fields, is_dataclass
 from functools import cache
+from inspect import getdoc
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
@@ -21,6 +22,15 @@ _KINDS: Mapping[type, tuple[str, tuple[type, ...]]] = {
     int: ("a whole number", (int,)),
     float: ("a number", (int, float)),
     bool: ("true or false", (bool,)),
+}
+_NAMES: Mapping[object, Mapping[str, object]] = {  # for a JSON Schema
+    str: {"type": "string"},
+    int: {"type": "integer"},
+    float: {"type": "number"},
+    bool: {"type": "boolean"},
+    Path: {"type": "string"},
+    NoneType: {"type": "null"},
+    object: {},
 }
 
 
@@ -68,6 +78,46 @@ def plain(value: object) -> object:
     if isinstance(value, (tuple, list)):
         return [plain(part) for part in value]
     return str(value) if isinstance(value, Path) else value
+
+
+def schema_of_record(kind: Any) -> dict[str, object]:
+    """Return the JSON Schema of the objects that `write` returns for records of this kind.
+
+    Keys with a default are not required: earlier versions may not have written them.
+    """
+    hints, properties = get_type_hints(kind), dict[str, object]()
+    for part in fields(kind):
+        if "unknown" not in part.metadata:
+            properties[_key(part)] = _schema(hints[part.name])
+            if part.name == "schema" and part.default is not MISSING:
+                properties["schema"] = {"const": part.default}
+    return {
+        "type": "object",
+        "description": " ".join((getdoc(kind) or "").split()),
+        "properties": properties,
+        "required": _required(kind),
+        "additionalProperties": any("unknown" in part.metadata for part in fields(kind)),
+    }
+
+
+def _schema(hint: object) -> dict[str, object]:
+    kind, arguments = get_origin(hint), get_args(hint)
+    if kind in {Union, UnionType}:
+        return {"anyOf": [_schema(part) for part in arguments]}
+    if kind is tuple:
+        return {"type": "array", "items": _schema(arguments[0])}
+    if kind is Mapping:
+        return {"type": "object", "additionalProperties": _schema(arguments[1])}
+    return schema_of_record(hint) if is_dataclass(hint) else dict(_NAMES[hint])
+
+
+def _required(kind: type) -> list[str]:
+    """Return the keys of the fields without a default."""
+    return [
+        _key(part)
+        for part in fields(kind)
+        if part.default is MISSING and part.default_factory is MISSING
+    ]
 
 
 def _key(part: Field[object]) -> str:
@@ -128,11 +178,7 @@ def _record_reader(kind: Any) -> Read:
         for part in fields(kind)
         if part.name != rest
     }
-    required = [
-        _key(part)
-        for part in fields(kind)
-        if part.default is MISSING and part.default_factory is MISSING
-    ]
+    required = _required(kind)
 
     def read_record(value: object, where: str) -> object:
         if not isinstance(value, dict):

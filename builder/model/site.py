@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -106,7 +107,8 @@ class TlsFiles:
 class Site:
     """`site.yaml`: what differs from site to site; only its `layer` changes images' content.
 
-    `registries` maps a registry (`docker.io`) to the mirror that stands in for it, `sources` are
+    `registries` maps a registry (`docker.io`) to the mirror that stands in for it, and `mirrors` a
+    base to its own: URLs of a Debian archive, or a repository. `sources` are
     URLs of folders that mirror source files, `packages` those of package repositories by base.
     Routes are tried in their order; without one for CUDA, the release decides. `shared` is a folder
     that this machine's users share; empty for the usual one. `layer` is the folder with the site's
@@ -116,6 +118,7 @@ class Site:
     """
 
     registries: Mapping[str, str] = field(default_factory=dict)
+    mirrors: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     sources: tuple[str, ...] = ()
     packages: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     cuda_routes: tuple[str, ...] = ()
@@ -130,11 +133,20 @@ class Site:
 def mirrored_part(reference: str, registries: Iterable[str]) -> str:
     """Return the registry or namespace of an image reference that the site mirrors; empty if none.
 
-    A namespace (`docker.io/nvidia`) comes before its whole registry.
+    A namespace (`docker.io/nvidia`) comes before its whole registry, and the reference itself,
+    without a digest, before both.
     """
-    return max(
-        (part for part in registries if reference.startswith(f"{part}/")), key=len, default=""
-    )
+    parts = (part for part in registries if re.match(rf"{re.escape(part)}(/|@|$)", reference))
+    return max(parts, key=len, default="")
+
+
+def at_digest(reference: str, digest: str) -> str:
+    """Return `name@sha256:...`, or the reference itself without a digest.
+
+    The tag is left out: not every engine takes a reference that has both.
+    """
+    folder, slash, name = reference.partition("@")[0].rpartition("/")
+    return f"{folder}{slash}{name.partition(':')[0]}@{digest}" if digest else reference
 
 
 def at_mirror(reference: str, registries: Mapping[str, str]) -> str:

@@ -229,9 +229,22 @@ def _scalar(value: object) -> object:
     raise TemplateError(f"an expression within a text gives a {type(value).__name__}, not text")
 
 
+class _Unknown(jinja2.StrictUndefined):
+    """A name that does not exist; of the mapping `sources`, the error lists those that do."""
+
+    @property
+    def _undefined_message(self) -> str:
+        holder = self._undefined_obj
+        if not isinstance(holder, Mapping):
+            return super()._undefined_message
+        return (
+            f"unknown source {self._undefined_name!r}; its recipe has {', '.join(holder) or 'none'}"
+        )
+
+
 # Sandboxed: a recipe from elsewhere must be safe to look at, as `plan` does.
 _ENVIRONMENT = ImmutableSandboxedEnvironment(
-    undefined=jinja2.StrictUndefined, finalize=_scalar, keep_trailing_newline=True
+    undefined=_Unknown, finalize=_scalar, keep_trailing_newline=True
 )
 _ENVIRONMENT.globals.clear()
 

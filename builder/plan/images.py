@@ -33,7 +33,7 @@ from builder.model.contract import as_document, contract_of
 from builder.model.digests import sha256_of_json
 from builder.model.errors import BadInput, Fault
 from builder.model.inputs import base_name
-from builder.model.site import at_mirror, layer_of
+from builder.model.site import at_digest, at_mirror, layer_of
 from builder.plan import toolkits
 from builder.plan.cells import CellToolkits, fits
 
@@ -62,6 +62,7 @@ class Images:
     def of(self, cell: Cell, chosen: CellToolkits) -> PlannedImage:
         """Return the image of a cell."""
         base, cuda, lock = self._project.bases[cell.base], chosen.cuda, self._project.lock
+        registries = self._project.site.registries
         context = templates.names(cell, base, chosen.mpi, cuda)
         stages = tuple(
             self._stage(recipe, checks, cell, chosen, context)
@@ -72,8 +73,10 @@ class Images:
         names = (cuda and cuda.images) or [base_name(base, cell.arch)] * 2
         pinned = [lock.pinned(name, cell.arch) for name in names]
         base_image, runtime_image = (
-            at_mirror(name, self._project.site.registries) for name in pinned
+            at_digest(at_mirror(name, registries), "" if pin == name else pin.partition("@")[2])
+            for name, pin in zip(names, pinned, strict=True)
         )
+        fetched = base_image if base_image != pinned[0] else ""
         image = PlannedImage(
             cell=cell,
             base=base,
@@ -86,7 +89,7 @@ class Images:
             stages=stages,
             checks=tuple(self._check(name, chosen, context) for name in named),
             content_key="",
-            decided=(*_decisions(base, cell, chosen), *_by_layer(layers)),
+            decided=(*_decisions(base, cell, chosen, fetched), *_by_layer(layers)),
             sources=lock.of_stages(
                 {stage.name: {*itertools.chain(*stage.sources.values())} for stage in stages}
             ),
@@ -258,11 +261,16 @@ def _by_layer(layers: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
 _ROUTES = {**CUDA_ROUTES, "sdk": "NVIDIA's HPC SDK"}
 
 
-def _decisions(base: BaseImage, cell: Cell, chosen: CellToolkits) -> Iterator[str]:
-    """Yield a line for each decision, with the file or fact that decided it."""
+def _decisions(base: BaseImage, cell: Cell, chosen: CellToolkits, fetched: str) -> Iterator[str]:
+    """Yield a line for each decision, with the file or fact that decided it.
+
+    `fetched` is the base at a site's mirror of its registry; empty without one.
+    """
     bootstrap = base.bootstrap
     origin = f"bootstrapped, suite {bootstrap.suite}" if bootstrap else base.references[cell.arch]
     yield f"base: {base.about}, {origin} ({base.where.file})"
+    if fetched or base.mirrors:
+        yield f"base: fetched from {fetched or ' and '.join(base.mirrors)} (site.yaml)"
     yield f"base: hpccm treats it as {base.hpccm_distro}"
     if ended := base.end_of_life:
         yield f"base: end of life since {ended.since}: {ended.about}"

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from builder.model.errors import BadInput, MissingPrerequisite
+from builder.model.errors import BadInput, BuildImagesError, MissingPrerequisite
 
 SHARED_HOME = Path("/var/lib/build-images")
 SHARED = "/opt/build-images"
@@ -16,6 +17,14 @@ LENT_AT = "/.native"  # where native tools are mounted in build steps
 PIP_AT = "/.packages"  # where pip's configuration is mounted in build steps
 PIP_CONFIG = f"{PIP_AT}/pip.conf"  # named in specs; pip ignores it if it is missing
 NATIVE_LABEL = "build-images.native"  # label of stages, not of images: their native tools
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+_HINTS = {
+    **dict.fromkeys(_FULL, "free disk space, or name another folder: --output, BUILD_IMAGES_HOME"),
+    **dict.fromkeys(
+        [errno.EACCES, errno.EPERM, errno.EROFS],
+        "name another folder, or get permission for this one",
+    ),
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -156,3 +165,23 @@ def folder_of_user() -> Path | None:
         return Path.home()
     except RuntimeError:
         return None
+
+
+def failure_of(error: OSError) -> BuildImagesError:
+    """Return the error that names the file which cannot be read or written, and the reason."""
+    names = " -> ".join(str(name) for name in (error.filename, error.filename2) if name is not None)
+    problem = f"{names}: {error.strerror}" if names and error.strerror else error.strerror or error
+    kind = MissingPrerequisite if _lacks(error) else BadInput
+    return kind(f"{problem}", hint=_HINTS.get(error.errno or 0, ""))
+
+
+def _lacks(error: OSError) -> bool:
+    """True if the machine lacks disk space, or a home directory that can be written to."""
+    if error.errno in _FULL:
+        return True
+    named = [Path(str(name)) for name in (error.filename, error.filename2) if name is not None]
+    try:
+        home = Home.of_environment().path
+    except MissingPrerequisite:  # this user has none
+        return False
+    return any(path == home or home in path.parents or path in home.parents for path in named)

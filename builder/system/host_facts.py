@@ -15,9 +15,12 @@ from builder.system.process import Processes
 
 
 def host_facts(*, proc: Path = Path("/proc"), etc: Path = Path("/etc")) -> HostFacts:
-    """Return this machine's facts; no program is started."""
+    """Return this machine's facts; no program is started.
+
+    The architecture is the kernel's, which a container under QEMU sees in /proc alone (Linux 6.1).
+    """
     return HostFacts(
-        arch=platform.machine(),
+        arch=text_of(proc / "sys/kernel/arch").strip() or platform.machine(),
         kernel=platform.release(),
         cpu=_field(proc / "cpuinfo", ":", ("model name", "cpu")),
         cores=os.cpu_count() or 1,

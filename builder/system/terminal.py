@@ -59,6 +59,10 @@ class Paint:
 CAPTURE_LIMIT = 1 << 20  # bytes kept of a stream: half from its beginning, half from its end
 _HALF = CAPTURE_LIMIT // 2
 _LONGEST_LINE = 1 << 16
+# Lines with these words are kept from the middle, too: by them a check says that it failed.
+DENIALS = (b"FAILED", b"MPI started singletons")
+_MOST_DENIALS = 1 << 14  # bytes
+_AROUND = 200  # bytes of a line, before and after such a word
 
 
 def lines_of(stream: IO[bytes]) -> Iterator[bytes]:
@@ -73,7 +77,7 @@ class Reader:
     def __init__(self, stream: IO[bytes] | None) -> None:
         assert stream is not None
         self._stream = stream
-        self._head, self._tail = bytearray(), bytearray()
+        self._head, self._tail, self._denials = bytearray(), bytearray(), bytearray()
         self._dropped = 0
         self._thread = threading.Thread(target=self._read, daemon=True)
         self._thread.start()
@@ -89,15 +93,30 @@ class Reader:
 
     def _shorten(self) -> None:
         over = max(0, len(self._tail) - _HALF)
+        for word in DENIALS:
+            self._keep_lines(word, over)
         del self._tail[:over]
         self._dropped += over
+
+    def _keep_lines(self, word: bytes, over: int) -> None:
+        """Keep the lines with a word from the `over` bytes that are dropped."""
+        end = over + len(word) - 1 if over else 0
+        at = self._tail.find(word, 0, end)
+        while at >= 0 and len(self._denials) < _MOST_DENIALS:
+            first = max(self._tail.rfind(b"\n", 0, at) + 1, at - _AROUND)
+            last = self._tail.find(b"\n", at, at + _AROUND)
+            last = at + _AROUND if last < 0 else last
+            self._denials += self._tail[first:last] + b"\n"
+            at = self._tail.find(word, last, end)
 
     def text(self, wait_s: float) -> str:
         """Return the output as text, once the stream has ended or after `wait_s` seconds."""
         self._thread.join(timeout=wait_s)
         self._shorten()
         head, tail = self._head.decode(errors="replace"), self._tail.decode(errors="replace")
-        return head + (f"\n[{self._dropped} bytes left out]\n" if self._dropped else "") + tail
+        denials = self._denials.decode(errors="replace")
+        note = f"\n[{self._dropped} bytes left out]\n{denials}" if self._dropped else ""
+        return head + note + tail
 
 
 _STEP = 1 << 30  # bytes between two progress lines of an archive

@@ -34,6 +34,8 @@ from builder.verify.targets import ProofTarget
 SKIP_STATUS = 77  # Automake's convention
 SINGLETONS = "MPI started singletons"
 _FAILED = re.compile(r"\bFAILED\b")  # a whole word: not in CUBLAS_STATUS_EXECUTION_FAILED
+# A shell, or the loader, about a program that did not run: a pipe hides its exit status.
+_NOT_RUN = re.compile(r": (?:(?:command )?not found|No such file or directory)$")
 _FEWEST = 2  # ranks; a single rank sends no messages
 _SHOWN_LINES = 12  # of the output of a check that failed
 _NUMBERS = {2: "two", 3: "three"}
@@ -158,6 +160,17 @@ def after_a_loss(
     )
 
 
+def noting_no_gpu(outcomes: Iterable[Outcome], target: ProofTarget) -> tuple[Outcome, ...]:
+    """Note with GPU checks that passed that no GPU was handed over: they may use the processor."""
+    of_gpus = {check.name for check in target.checks if check.needs_gpu}
+    return tuple(
+        dataclasses.replace(each, data={**each.data, "gpu_here": False})
+        if each.outcome == PASSED and each.check in of_gpus
+        else each
+        for each in outcomes
+    )
+
+
 def all_failed(names: Iterable[str], reason: str, error: StepFailed) -> tuple[Outcome, ...]:
     """Return failed outcomes for checks that could not run, all with the same reason."""
     reason = readable(f"{reason}: {error.tail[-1] if error.tail else error.message}"[:LONGEST])
@@ -173,29 +186,33 @@ def _result(check: InImageCheck, done: Completed) -> tuple[str, str]:
     if done.timed_out:
         waiting = f"; it was waiting for: {', '.join(done.waiting)}" if done.waiting else ""
         return FAILED, f"no result after {check.timeout_s} s; {shown}{waiting}"
-    if done.returncode == SKIP_STATUS:
-        return SKIPPED, last or "the check gives no reason"
-    if done.returncode:
+    if done.returncode not in {0, SKIP_STATUS}:
         message = last or last_line(done.stderr)
         if name := _signal(done.returncode):
             return FAILED, f"ended by {name}; its last line: {message or 'none'}"
         return FAILED, message or f"exit status {done.returncode}"
-    if fault := _reported_fault(check, last, done.stdout):
-        return FAILED, f"exit status 0, but {fault}"
-    return PASSED, last
+    # Other programs end with 77, too: curl without certificates, and sysexits.h's EX_NOPERM.
+    fault = _no_finding(last, done.stdout)
+    if not (fault or done.returncode):
+        fault = readable(_misreported(check, all_data_of(done.stdout)))[: LONGEST // 2]
+    if fault:
+        return FAILED, f"exit status {done.returncode}, but {fault}"
+    return (SKIPPED if done.returncode else PASSED), last
 
 
-def _reported_fault(check: InImageCheck, last: str, stdout: str) -> str:
+def _no_finding(last: str, stdout: str) -> str:
+    """Return why a check's output is no finding, and no reason to skip it; empty if it is."""
     if not last:
         return "the check printed no finding"
     if is_rubbish(last):
         return f"its last line is not text: {last[:80]}"
+    if _NOT_RUN.search(last):
+        return f"a program did not run: {last[: LONGEST // 2]}"
     failures = (
         line for line in lines_of(stdout) if line.startswith(SINGLETONS) or _FAILED.search(line)
     )
-    if line := next(failures, ""):
-        return f"it printed: {readable(line[: LONGEST // 2])}"
-    return readable(_misreported(check, all_data_of(stdout)))[: LONGEST // 2]
+    line = next(failures, "")
+    return f"it printed: {readable(line[: LONGEST // 2])}" if line else ""
 
 
 def _signal(status: int) -> str:
@@ -311,6 +328,9 @@ def _wrong_variables(
             faults.append(f"{name} is not set")
         elif actual[name] not in {value, value + _APPENDED.get(name, "")}:
             faults.append(f"{name} is {actual[name]!r}, not {value!r}")
+    for name, folder in _APPENDED.items():
+        if name not in expected and actual.get(name, "") not in {"", folder.lstrip(":")}:
+            faults.append(f"{name} is {actual[name]!r}, but the image does not set it")
     more = sorted(actual.keys() - expected.keys())
     for pattern in (*ignored, *own):
         more = [name for name in more if not fnmatch.fnmatch(name, pattern)]

@@ -67,7 +67,8 @@ def prove_again(
     statements = manifests.read_statements(folder, image.record)
     updated = dataclasses.replace(merged(image.record, proof.record, statements), verified=started)
     manifest = manifests.write_manifest(folder, updated, proof.record.evidence)
-    return Verified(record=manifest, runs=proof.runs, untried=proof.untried)
+    record = manifests.judged_manifest(folder, manifest)  # as the report and `publish` judge it
+    return Verified(record=record, runs=proof.runs, untried=proof.untried)
 
 
 def finished(folder: Path) -> Manifest:
@@ -255,7 +256,7 @@ def _changed(folder: Path, manifest: Manifest) -> str:
     """Return the first format whose digest differs from the manifest's; empty if all match."""
     for name, artifact in manifest.artifacts.items():
         try:
-            digest = _digest(manifests.artifact_path(folder, artifact))
+            digest = whole_digest(manifests.artifact_path(folder, artifact))
         except (OSError, StepFailed, LookupError, TypeError, ValueError):
             digest = "damaged"
         if digest != artifact.digest:
@@ -273,7 +274,7 @@ def _unbound(folder: Path, manifest: Manifest, names: Iterable[str]) -> str:
     return ""
 
 
-def _digest(path: Path) -> str:
+def whole_digest(path: Path) -> str:
     """Return the digest of a file, or of an OCI layout after all its blobs were checked."""
     if not path.is_dir():
         return f"sha256:{sha256_of_file(path)}"

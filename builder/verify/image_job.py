@@ -169,6 +169,7 @@ class ImageJob:
             work, image, folder = self._work, self._image, self._folder
             assert work is not None
             programs: dict[str, str] = work.remember("programs", dict)
+            shutil.rmtree(folder / "evidence", ignore_errors=True)  # of an older image
             proof = self._proof(work, programs) if self._run.settings.verify else None
             bill: dict[str, list[object]] = work.remember("sbom", dict)
             text = json.dumps(bill, indent=1, sort_keys=True) + "\n"
@@ -201,7 +202,6 @@ class ImageJob:
         target = dataclasses.replace(
             target, environment=layout.environment, directory=layout.directory
         )
-        shutil.rmtree(self._folder / "evidence", ignore_errors=True)
         with self.timer.step("verify"):
             verified = prove(
                 self._run, target, self._artifacts, work=work.path, folder=self._folder

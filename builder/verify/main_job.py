@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
-from builder.artifacts.manifests import ImageState, read_manifest
+from builder.artifacts.manifests import ImageState, judged_manifest, read_manifest
 from builder.build.engines import Buildah
 from builder.build.executor import Executor, ThreadExecutor, run_all
 from builder.build.run import Run
@@ -284,19 +284,19 @@ class _MainJob:
             self._finished(images[0])
 
     def _finished(self, name: str) -> None:
-        job = self._jobs[name]
-        note_failure(self._run.settings.out / name, None)
-        if self._elsewhere:
-            job.manifest = read_manifest(self._run.settings.out / name)
-        assert job.manifest is not None
+        job, folder = self._jobs[name], self._run.settings.out / name
+        note_failure(folder, None)
+        written = read_manifest(folder) if self._elsewhere else job.manifest
+        assert written is not None
+        manifest = judged_manifest(folder, written)
         if job.was_made:
-            self.manifests[name] = job.manifest
-            durations = job.manifest.durations_s.values()
+            self.manifests[name] = manifest
+            durations = manifest.durations_s.values()
             seconds = sum(durations) if self._elsewhere else job.seconds()
-            text = _closing(job.manifest, seconds, self._run.settings.out / name)
-            self._run.progress.finish(name, job.manifest.outcome, text)
+            text = _closing(manifest, seconds, folder)
+            self._run.progress.finish(name, manifest.outcome, text)
         else:  # another builder made it in the meantime
-            self._unchanged(name, job.manifest)
+            self._unchanged(name, manifest)
 
     def _unchanged(self, name: str, manifest: Manifest) -> None:
         self.manifests[name] = manifest

@@ -59,7 +59,7 @@ def prepare(
         number = min(todo, options.jobs)
         _require(options, progress, plan, diagnosis, home, images=number, local=local)
         tools = held.enter_context(downloading(tools, home, plan.images, progress, options))
-        if local and not options.offline:
+        if any(not image.base.mirrors for image in local) and not options.offline:
             mirror = find_mirror()
             bootstraps = [image.base.bootstrap for image in local if image.base.bootstrap]
             if mirror.security == "" and any(SECURITY in each.pockets for each in bootstraps):

@@ -19,6 +19,7 @@ from builder.verify.checks import (
     after_a_loss,
     all_failed,
     not_started,
+    noting_no_gpu,
     outcome_of,
     outcomes_in,
     passed,
@@ -137,15 +138,17 @@ def _proven_on_gpu(record: ProvenImage) -> bool | None:
     gpu = record.gpu_checks
     if not gpu:
         return None
-    has_passed = dict.fromkeys(record.artifacts, False)
+    has_passed, on_gpu = dict.fromkeys(record.artifacts, False), False
     for name, outcomes in record.checks.items():
-        results = {each.outcome for each in outcomes if each.check in gpu and each.applies}
+        own = [each for each in outcomes if each.check in gpu]
+        results = {SKIPPED if each.lacked_gpu else each.outcome for each in own if each.applies}
         controls = {each.outcome for each in outcomes if each.check == WITHHELD_CHECK}
-        if FAILED in results | controls:
+        if FAILED in {each.outcome for each in own} | controls:
             return False
         form = name.partition("-")[0]
-        has_passed[form] = has_passed.get(form) or SKIPPED not in results
-    return all(has_passed.values())
+        has_passed[form] = has_passed.get(form) or (bool(own) and SKIPPED not in results)
+        on_gpu = on_gpu or PASSED in results
+    return on_gpu and all(has_passed.values())
 
 
 def _proven(artifact: Artifact, tree: FormatTree | None) -> Artifact:
@@ -182,6 +185,8 @@ def _run(run: Run, target: ProofTarget, kind: Kind, artifact: Path, work: Path) 
     outcomes += lacking_mpi(target)
     if missing_gpus := lost_gpus(run.host, host_facts()):
         outcomes = after_a_loss(outcomes, target, missing_gpus)
+    if no_gpu:
+        outcomes = noting_no_gpu(outcomes, target)
     return RunEvidence(
         identifier=target.identifier,
         artifacts=(),

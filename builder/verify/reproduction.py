@@ -12,28 +12,24 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from builder.artifacts import oci
-from builder.artifacts.compare import (
-    Difference,
-    layout_differences,
-    packages_of,
-    tarball_difference,
-)
+from builder.artifacts.compare import Difference, layout_differences, tarball_difference
 from builder.build.at_work import using
 from builder.build.base_store import StoredBase
 from builder.build.engines import ENGINES, Tools
 from builder.build.inputs import fetched
-from builder.build.packing import ImagePacker, file_digest
+from builder.build.packing import ImagePacker
 from builder.build.run import BuildSettings, Run, Timer
 from builder.build.stages import brought_bases, on_images
 from builder.build.workspace import FILES, workspace, write_spec
 from builder.compile.spec import base_archive
 from builder.model import Artifact, Plan, Spec
-from builder.model.errors import BadInput, counted
-from builder.model.manifest import SBOM, Manifest
+from builder.model.errors import BadInput, StepFailed, counted
+from builder.model.manifest import SBOM, Manifest, packages_of
 from builder.system.files import remove_tree
 from builder.system.home import Home
 from builder.system.orphans import MARK, living
 from builder.system.terminal import Progress
+from builder.verify.finished_images import whole_digest
 from builder.verify.preparation import prepare
 
 _SHOWN = 5  # packages
@@ -160,7 +156,10 @@ def _formats(manifest: Manifest) -> tuple[str, ...]:
 def _check(path: Path, expected: str) -> None:
     if not path.exists():
         raise BadInput(f"{path}: the manifest names this artifact, but it is missing")
-    digest = oci.read_layout(path).digest if path.is_dir() else file_digest(path)
+    try:
+        digest = whole_digest(path)
+    except StepFailed as error:
+        raise BadInput(f"{path}: it is damaged: {error.message}") from error
     if digest != expected:
         raise BadInput(f"{path}: its digest is {digest}, but the manifest says {expected}")
 

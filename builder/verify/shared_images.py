@@ -13,7 +13,7 @@ from builder.artifacts.compare import CONTENTS, keep_previous
 from builder.artifacts.manifests import read_manifest
 from builder.build.base_store import base_key
 from builder.build.inputs import program_digest
-from builder.build.mirror import find_mirror
+from builder.build.mirror import find_mirror, mirror_of
 from builder.build.run import Run
 from builder.build.workspace import FAILED_STEP, FILES, LOG, SPEC_FILES, output_folder, remove
 from builder.compile.spec import base_archive
@@ -138,7 +138,8 @@ def _expected_base(run: Run, image: PlannedImage) -> str:
     """
     if not image.is_bootstrapped:
         return ""
-    return base_key(image.base, image.cell.arch, run.mirror or find_mirror())
+    mirror = mirror_of(image.base, lambda: run.mirror or find_mirror())
+    return base_key(image.base, image.cell.arch, mirror)
 
 
 def image_tag(run: Run, image: PlannedImage, base: str, kind: str = "image") -> str:

@@ -21,7 +21,7 @@ from builder.artifacts.manifests import FOLDER
 from builder.artifacts.tree import TreeEntry
 from builder.build.planning import plan_of_image
 from builder.compile.spec.image_scripts import check_files, script_of
-from builder.load.layers import layers_of
+from builder.load.site import layers_of
 from builder.model import FAILED, NONE, SKIPPED, Outcome, PlannedImage, agreement
 from builder.model.contract import FILE, as_text, contract_of
 from builder.model.digests import digest_of
@@ -108,10 +108,14 @@ def altered_harness(target: ProofTarget, trees: Mapping[str, FormatTree]) -> tup
 
 
 def _altered(target: ProofTarget, name: str, tree: FormatTree) -> Iterator[str]:
-    entries, folders = _harness_entries(tree), ["checks/"]
+    entries, folders = _harness_entries(tree), ["checks/", "src/"]  # Python imports from src
     if any(path.startswith("bin/") for path in target.harness):  # earlier manifests have none
         folders.append("bin/")
-    present = {path for path in entries if path.startswith(tuple(folders))}
+    present = {
+        path
+        for path, entry in entries.items()
+        if path.startswith(tuple(folders)) and (entry.kind != "directory" or path[:4] != "src/")
+    }
     for path in sorted(present | target.harness.keys()):
         entry = entries.get(path)
         if entry is None:

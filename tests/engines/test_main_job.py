@@ -130,6 +130,10 @@ def test_the_report_holds_both_images(hpc_base: dict[str, Path], out: Path) -> N
     for folder in hpc_base.values():
         assert folder.name in html
         assert folder.name in json.dumps(report)
+        jsonschema.validate(manifest_of(folder), schema_of("manifest"))
+    jsonschema.validate(report, schema_of("report"))
+    plan = passed(build_images("plan", "--json")).stdout
+    jsonschema.validate(json.loads(plan), schema_of("plan"))
 
 
 def test_the_closing_table_is_on_standard_output(main_job: Ended, out: Path) -> None:

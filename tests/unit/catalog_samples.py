@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -29,8 +30,13 @@ def image_folder(
     packages: tuple[str, ...] = ("bash", "zlib1g"),
     result: str = "PASSED",
     digests: dict[str, str] | None = None,
+    version: str = "1.0",
+    labels: dict[str, str] | None = None,
 ) -> Path:
-    """Write one image's folder; `digests` are those that its evidence and SBOM are about."""
+    """Write one image's folder; `digests` are those that its evidence and SBOM are about.
+
+    `version` is that of its packages. With `labels`, its contents were kept.
+    """
     parts = [recipe, "1.0", "debian13"]
     parts += [f"cuda{cuda}"] * (cuda != "none") + [mpi] * (mpi != "none") + [arch]
     name = "-".join(parts)
@@ -38,7 +44,14 @@ def image_folder(
     (folder / "evidence").mkdir(parents=True)
     own = {one: digest(character) for one, character in zip(FORMATS, "abc", strict=True)}
     told = digests or own
-    checks = [{"check": "mpi", "outcome": "passed", "reason": text, "duration_s": 0.9}]
+    runs = {one: evidence(one, name, told, text, result, arch) for one in FORMATS}
+    reasons = {"formats-equal": "the same 9 paths", "environment": "PATH", "mpi": text}
+    checks = [
+        {"check": check, "outcome": "passed", "reason": reason, "duration_s": 0.9}
+        for check, reason in reasons.items()
+    ]
+    if result == "WARNED":
+        checks.append({"check": "verbs", "outcome": "skipped", "reason": "no adapter here"})
     artifact = {"size": 167_941_640, "tree_digest": digest("d"), "duration_s": 6.5}
     manifest = {
         "image": name,
@@ -65,42 +78,61 @@ def image_folder(
         "started": "2026-01-01T09:12:40Z",
         "tools": {"buildah": "1.28.2"},
         "emulated": arch != "x86_64",
+        "evidence": [f"evidence/{one}.json" for one in FORMATS],
     }
     write(folder / "manifest.json", document(manifest))
-    for one in FORMATS:
-        write(folder / "evidence" / f"{one}.json", evidence(one, told, text, result))
-    write(folder / "sbom.cdx.json", sbom(told["oci"], packages))
+    for one, statement in runs.items():
+        write(folder / "evidence" / f"{one}.json", statement)
+    write(folder / "sbom.cdx.json", sbom(told["oci"], packages, version))
+    if labels:
+        contents = {"digest": own["oci"], "labels": labels, "files": {"etc": ["dir", 0, 0, "", ""]}}
+        (folder / "contents.json.gz").write_bytes(gzip.compress(json.dumps(contents).encode()))
     (folder / "Dockerfile").write_text("FROM scratch\n")
     return folder
 
 
-def evidence(name: str, digests: dict[str, str], text: str, result: str) -> dict[str, Any]:
+def evidence(
+    name: str, image: str, digests: dict[str, str], text: str, result: str, arch: str
+) -> dict[str, Any]:
     host = {"arch": "x86_64", "cpu": text, "os": "Debian 12", "gpus": []}
     run = {
         "started": "2026-01-01T09:19:00+00:00",
         "finished": "2026-01-01T09:20:00+00:00",
         "runner": {"name": "apptainer", "version": "1.4.5"},
         "host": host,
-        "emulated": False,
+        "emulated": arch != "x86_64",
     }
+    passed, skipped, failed = (
+        ["formats-equal", "environment", "mpi"],
+        ["verbs"] if result == "WARNED" else [],
+        [f"of {name}"] if result == "FAILED" else [],
+    )
+    found = {"passed": passed, "skipped": skipped, "failed": failed}
     return {
         "_type": "https://in-toto.io/Statement/v1",
         "subject": [
-            {"name": f"x/{one}", "digest": {"sha256": told.removeprefix("sha256:")}}
-            for one, told in digests.items()
+            {"name": f"{image}/{one}", "digest": {"sha256": told.removeprefix("sha256:")}}
+            for one, told in {**digests, "tree": digest("d")}.items()
         ],
         "predicateType": "https://in-toto.io/attestation/test-result/v0.1",
         "predicate": {
             "result": result,
-            "configuration": [{"name": "run", "annotations": run}],
-            "passedTests": ["mpi"],
-            "warnedTests": [],
-            "failedTests": [f"of {name}"] if result == "FAILED" else [],
+            "configuration": [
+                {"name": "run", "annotations": run},
+                *(
+                    {"name": check, "annotations": {"outcome": outcome}}
+                    for outcome, checks in found.items()
+                    for check in checks
+                ),
+            ],
+            "passedTests": passed,
+            "warnedTests": skipped,
+            "failedTests": failed,
         },
     }
 
 
-def sbom(digest_: str, packages: tuple[str, ...]) -> dict[str, Any]:
+def sbom(digest_: str, packages: tuple[str, ...], version: str) -> dict[str, Any]:
     return {
         "bomFormat": "CycloneDX",
         "metadata": {
@@ -111,7 +143,7 @@ def sbom(digest_: str, packages: tuple[str, ...]) -> dict[str, Any]:
         "components": [
             {
                 "name": one,
-                "version": "1.0",
+                "version": version,
                 "type": "library",
                 "purl": f"pkg:deb/debian/{one}@1.0",
                 "licenses": [{"license": {"id": "GPL-3.0-or-later"}}],
@@ -119,6 +151,22 @@ def sbom(digest_: str, packages: tuple[str, ...]) -> dict[str, Any]:
             for one in packages
         ],
     }
+
+
+def add_contract(folder: Path, **needs: Any) -> None:
+    """Add the host contract of an image for the architecture at the end of its name."""
+    arch = folder.name.rpartition("-")[2]
+    contract = {
+        "schema": "build-images/host-contract/v1",
+        "image": folder.name,
+        "architecture": arch,
+        "cpu": {"target": "generic"},
+        "kernel": "3.2.0",
+        "glibc": "2.41",
+        **needs,
+    }
+    (folder / "files").mkdir()
+    write(folder / "files/host-contract.json", contract)
 
 
 def write(path: Path, document: dict[str, Any]) -> None:

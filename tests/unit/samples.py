@@ -114,6 +114,12 @@ def shipped_plan() -> Plan:
 
 
 @functools.cache
+def default_plan() -> Plan:
+    """The plan of what is built without a selector."""
+    return make_plan(shipped_project(), Selection(), compiler=spec.COMPILER)
+
+
+@functools.cache
 def plan_of(recipe: str) -> Plan:
     """The plan of one shipped recipe's cells: a part of the matrix is planned sooner than all."""
     selection = Selection(patterns={"recipe": (recipe,)})

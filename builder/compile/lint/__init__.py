@@ -21,7 +21,7 @@ from pathlib import Path
 from builder.compile.lint import contents, formats  # noqa: F401 - they fill RULES
 from builder.compile.lint.findings import RULES, LintFinding, LintReport
 from builder.compile.lint.linters import LINTERS, find, linter_findings, texts_of, version
-from builder.compile.lint.reading import Reading, read
+from builder.compile.lint.reading import DOCKERFILE, Reading, read
 from builder.model import Spec
 from builder.system.files import read_json, write_atomically
 from builder.system.locks import locked as lock
@@ -59,13 +59,21 @@ def lint(
     readings = {key: read(spec, locked=locked) for key, spec in keyed.items() if key not in known}
     new = _findings(readings, programs, processes, jobs)
     _save(cache, new)
+    of_image = {spec.image.identifier: spec for spec in specs}
+    findings = sorted(itertools.chain(*known.values(), *new.values()))
     return LintReport(
-        findings=tuple(sorted(itertools.chain(*known.values(), *new.values()))),
+        findings=tuple(_placed(finding, of_image[finding.image]) for finding in findings),
         ran=tuple(ran),
         missing=tuple(name for name in LINTERS if name not in programs),
         specs=len(specs),
         cached=len(specs) - len(new),
     )
+
+
+def _placed(finding: LintFinding, spec: Spec) -> LintFinding:
+    """Return a finding with its origin, which is not cached: lines of a recipe move."""
+    origin = spec.origin_text(finding.line) if finding.file == DOCKERFILE else ""
+    return dataclasses.replace(finding, origin=origin)
 
 
 def _findings(

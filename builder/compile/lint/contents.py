@@ -66,6 +66,10 @@ _PREFIX = re.compile(
 )
 _MAKE_INSTALL = re.compile(r"\bmake\b.*\binstall\b|\bcmake\b.*--(?:install|target install)")
 _COPIES = frozenset({"cp", "install", "mv", "ln"})
+_COMPILER = re.compile(
+    r"(?:mpi)?(?:cc|cxx|c\+\+|gcc|g\+\+|gfortran|fort|f77|f90|clang(?:\+\+)?|nv(?:cc|c|c\+\+|fortran))"
+    r"(?:-\d+)?"
+)
 _APPLICATIONS = "/scif"  # https://sci-f.github.io/spec-v1
 # Folders of the build, of the checks, or of the package manager.
 _PASSING = (
@@ -183,6 +187,8 @@ def _installs_into(command: SpecCommand, layer: str) -> str:
         return match[1] if match else "/usr/local"
     elif words[0] in _COPIES and len(words) > 2:  # noqa: PLR2004 - from and to
         target = words[-1]
+    elif _COMPILER.fullmatch(posixpath.basename(words[0])) and "-o" in words[:-1]:
+        target = words[words.index("-o") + 1]
     return target if target.startswith("/") else ""
 
 

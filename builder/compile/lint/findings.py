@@ -19,6 +19,7 @@ class LintFinding:
 
     `level` is error or warning; `rule` is a name in docs/lint.md, or a code of hadolint or
     ShellCheck (DL3015, SC2164). `file` is a path in the spec's folder, `line` counts from 1.
+    `origin` is the file, line and key of the recipe, base or check that the line comes from.
     """
 
     image: str
@@ -28,6 +29,7 @@ class LintFinding:
     rule: str
     text: str
     hint: str = ""
+    origin: str = ""
 
     def __str__(self) -> str:
         where = f"{self.image}/{self.file}:{self.line}"
@@ -123,10 +125,11 @@ class LintReport:
         return len(self.findings) - self.errors
 
     def as_text(self) -> str:
-        """Return a line for each finding, its hint below it, and the summary."""
+        """Return a line for each finding, its origin and hint below it, and the summary."""
         lines = list[str]()
         for finding in self.findings:
-            lines += [str(finding), *([f"    {finding.hint}"] if finding.hint else ())]
+            origin = finding.origin and f"from {finding.origin}"
+            lines += [str(finding), *(f"    {line}" for line in (origin, finding.hint) if line)]
         return "\n".join([*lines, *self.summary()])
 
     def summary(self) -> list[str]:

@@ -176,7 +176,7 @@ def kind(cls: type, argument: str) -> str:
     if words is None and argument.startswith(OPEN_PREFIXES):
         return FLAG
     if words is None and argument not in _special_kinds():  # ask the classes that receive it
-        others = sorted(_read(cls)[1], key=lambda other: other.__name__)
+        others = _in_order(_read(cls)[1])
         words = next((text for other in others if (text := documented(other).get(argument))), None)
     matching = (kind for kind, begins in _WORDS.items() if words and words.startswith(begins))
     return next(matching, _special_kinds().get(argument, TEXT))
@@ -189,6 +189,24 @@ def _special_kinds() -> Mapping[str, str]:
     kinds = {name: kind for kind, names in tables["by_name"].items() for name in names.split()}
     kinds.update(tables["by_block"])
     return kinds
+
+
+def words_on(cls: type, argument: str) -> str:
+    """Return the documentation of an argument as one line: hpccm's, else that in arguments.yaml.
+
+    An argument that a block passes on may be documented by the class that receives it.
+    """
+    for documentation in (cls.__doc__, *(other.__doc__ for other in _in_order(_read(cls)[1]))):
+        listed = (documentation or "").partition("# Parameters")[2].partition("# Examples")[0]
+        pattern = rf"^    _?{argument.lstrip('_')}(?:\[=ARG\])?: +(.+?)(?=\n\n|\Z)"
+        if match := re.search(pattern, listed, re.MULTILINE | re.DOTALL):
+            return " ".join(match[1].split())
+    words = table_beside(__file__, "arguments.yaml")["words"]
+    return str(words.get(f"{cls.__name__}.{argument}") or words.get(argument, ""))
+
+
+def _in_order(classes: set[type]) -> list[type]:
+    return sorted(classes, key=lambda other: other.__name__)
 
 
 def default(cls: type, argument: str) -> str:

@@ -111,13 +111,16 @@ def _toolchain(use: BlockUse, value: object, image: PlannedImage) -> toolchain:
     mpis = (name for name, notes in block_notes().items() if notes.mpi)
     names = {*mpis} if value == "mpi" else {value}
     uses = (other for recipe in image.stages for other in recipe.development)
-    before = itertools.takewhile(lambda other: other is not use, uses)
+    before = list(itertools.takewhile(lambda other: other is not use, uses))
     earlier = [other for other in before if other.name in names]
     if not earlier and value == "mpi" and image.mpi:  # from packages: its compilers are on PATH
         return toolchain(**_MPI_COMPILERS)
     if not earlier:
         problem = f"no toolchain: no block {value} comes before this one"
-        raise BadInput.of([fault(use, problem, argument="toolchain")])
+        usable = {"mpi": None} if image.mpi else {}
+        usable |= {o.name: None for o in before if hasattr(block_object(o, image), "toolchain")}
+        valid = f"valid: {', '.join([*usable, '{CC: gcc, FC: gfortran, ...}'])}"
+        raise BadInput.of([fault(use, problem, valid, argument="toolchain")])
     return block_object(earlier[-1], image).toolchain
 
 

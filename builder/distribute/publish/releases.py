@@ -49,7 +49,8 @@ class Ready:
     """A proven image: `blobs` are its config and layers, `files` its SIF and tarball, by format.
 
     `statements` are the bytes of its evidence, `bill` those of its bill of materials. `proven` is
-    when the last of its checks ended, ISO 8601. `record` is the manifest.json of its `folder`.
+    when the last of its checks ended, ISO 8601. `record` is the manifest.json of its `folder`, with
+    the names of that evidence alone.
     """
 
     planned: PlannedImage
@@ -123,7 +124,7 @@ def ready(
         return None, [*reasons, f"it is incomplete: {error}"]
     if descriptor.digest != manifest.artifacts["oci"].digest:
         reasons.append(f"its OCI layout contains {descriptor.digest}, which was not verified")
-    statements, faults = _evidence(image, folder, manifest, harness or {})
+    evidence, faults = _evidence(image, folder, manifest, harness or {})
     reasons += faults
     try:
         bill = read_bound(folder, manifest, manifest.sbom)
@@ -134,14 +135,14 @@ def ready(
     proven_image = Ready(
         planned=image,
         folder=folder,
-        record=manifest,
+        record=dataclasses.replace(manifest, evidence=tuple(evidence)),
         image=descriptor,
         manifest=content,
         blobs=blobs,
         files=files,
-        statements=tuple(statements),
+        statements=tuple(evidence.values()),
         bill=bill,
-        proven=max(map(finished, statements)),
+        proven=max(map(finished, evidence.values())),
     )
     return proven_image, []
 
@@ -186,13 +187,13 @@ def _blob(descriptor: Descriptor, path: Path) -> BlobFile:
 
 def _evidence(
     image: PlannedImage, folder: Path, manifest: Manifest, harness: Mapping[str, str]
-) -> tuple[list[bytes], list[str]]:
-    """Return the evidence of an image, and the reasons why it is not sufficient.
+) -> tuple[dict[str, bytes], list[str]]:
+    """Return the evidence of an image by name, and the reasons why it is not sufficient.
 
     An optional run is left out if a check failed or none passed: a failure on one machine affects
     the image only if its owner attaches it (`builder.distribute.publish.failures`).
     """
-    statements: list[bytes] = []
+    statements: dict[str, bytes] = {}
     evidence = read_statements(folder, manifest)
     required = required_checks([check.name for check in image.checks], image.cell.mpi)
     reasons = faults_of(manifest, evidence, required=required, harness=harness)
@@ -204,7 +205,7 @@ def _evidence(
             if failures and Path(name).stem not in runs:
                 continue
             reasons += [f"{name}: {failure}" for failure in failures]
-            statements.append(read_bound(folder, manifest, name))
+            statements[name] = read_bound(folder, manifest, name)
             formats.add(result.run.format)
         except BadInput as error:
             reasons.append(str(error.args[0]))

@@ -6,13 +6,14 @@ With several images, the next ones are judged and fetched while one is packed.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Generator, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from builder import __version__
+from builder.artifacts.compare import ComparedImage, ImageChanges, changes_of
 from builder.distribute.pull.artifacts import NAMES, FormatPacker, existing_output
 from builder.distribute.pull.cache import PullCache, pull_cache
 from builder.distribute.pull.folders import atomic_folder
@@ -25,14 +26,17 @@ from builder.distribute.pull.receipts import (
     last_pulls,
     write_json,
 )
+from builder.distribute.pull.remote_image import published
 from builder.distribute.pull.request import Judged, NotProven, PullRequest, look
+from builder.model.manifest import packages_of
 from builder.model.records import write
 from builder.registry import Credentials, RegistryState, connect
+from builder.registry.manifests import ARTIFACT_TYPES
 from builder.system.home import Home
 from builder.system.orphans import Daemons
 from builder.system.process import Processes
 from builder.trust.policy.cases import as_case
-from builder.trust.policy.records import Ruling, not_asked
+from builder.trust.policy.records import Bill, Evidence, Ruling, not_asked
 from builder.trust.policy.rules import tree
 
 _LOOKS_AT_ONCE, _MOST_AHEAD = 2, 16
@@ -144,7 +148,8 @@ class Puller:
                         future.result().source.stop()
                 raise
 
-    def _look(self, request: PullRequest, output: Path, cache: PullCache) -> Judged:
+    def judged(self, request: PullRequest) -> Judged:
+        """Find an image, and judge it; nothing is fetched or written."""
         registry = connect(
             request.reference,
             self._credentials,
@@ -153,7 +158,52 @@ class Puller:
             state=self._states.setdefault(request.reference.name, RegistryState()),
         )
         with registry.transport.time_limit(_LOOK_S):
-            judged = look(request, registry)
+            return look(request, registry)
+
+    def changes(self, before: PullRequest, after: PullRequest) -> ImageChanges:
+        """Compare two published images, by what trusted signers say of them."""
+        old, new = _compared(self.judged(before)), _compared(self.judged(after))
+        return changes_of(old, new, _NOT_PUBLISHED)
+
+    def _look(self, request: PullRequest, output: Path, cache: PullCache) -> Judged:
+        judged = self.judged(request)
         if not (self._dry_run or judged.judgement.refused or output.exists()):
             FormatPacker(judged=judged, cache=cache).begin()
         return judged
+
+
+_NOT_PUBLISHED = {
+    "package": "no bill of materials that the policy trusts",
+    "file": "layers differ, and a registry has no list of files: pull both images",
+    "check": "no evidence that the policy trusts",
+}
+
+
+def _compared(judged: Judged) -> ComparedImage:
+    """Return what is compared of a published image."""
+    remote, source = judged.remote, judged.source
+    digest = remote.image.digest
+    sizes = {"oci": sum(layer.size for layer in remote.layers)}
+    for name in ARTIFACT_TYPES:
+        files = published(source, digest, name)
+        sizes |= {name: files[0].size} if len(files) == 1 else {}
+    contents = [
+        claim.content
+        for claim in judged.gathered.proofs
+        if claim.is_trusted and digest in claim.subjects
+    ]
+    runs = [content for content in contents if isinstance(content, Evidence)]
+    values: dict[str, Mapping[str, str]] = {
+        "size": {name: str(size) for name, size in sizes.items()},
+        "label": remote.labels,
+    }
+    if runs:
+        values["check"] = {
+            f"{run.format}/{check}": outcome
+            for run in sorted(runs, key=lambda run: run.finished)
+            for check, outcome in run.outcomes.items()
+        }
+    for bill in [content for content in contents if isinstance(content, Bill)][:1]:
+        values["package"] = packages_of({"components": [asdict(each) for each in bill.packages]})
+    layers = tuple(remote.diff_ids[layer.digest] for layer in remote.layers)
+    return ComparedImage(image=str(judged.request.reference), values=values, layers=layers)

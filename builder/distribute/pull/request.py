@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from builder.distribute.pull.proof import proofs_of
@@ -20,7 +20,7 @@ from builder.distribute.pull.remote_image import (
 from builder.host.local_host import this_machine
 from builder.host.records import Host, read_record
 from builder.model.architectures import ARCHITECTURES, architecture
-from builder.model.errors import BadInput, Refused
+from builder.model.errors import BadInput, ErrorDocument, Refused
 from builder.registry import Descriptor, Reference, Source
 from builder.registry.manifests import ARTIFACT_TYPES
 from builder.system.home import Home
@@ -95,7 +95,12 @@ class NotProven(Refused):
     def __init__(self, reference: str, rulings: tuple[Ruling, ...]) -> None:
         lines = as_lines(ruling for ruling in rulings if ruling.result == "refused")
         super().__init__("\n".join([f"{reference}: refused", *lines]))
+        self.reference = reference
         self.rulings = rulings
+
+    def document(self) -> ErrorDocument:
+        rules = tuple(asdict(ruling) for ruling in self.rulings)
+        return replace(super().document(), reference=self.reference, rules=rules)
 
 
 def look(request: PullRequest, source: Source) -> Judged:

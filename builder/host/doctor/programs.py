@@ -31,12 +31,14 @@ class HostProgram:
     arguments: Sequence[str] = ("--version",)
     twin: str = ""
     optional: bool = False
-    setup: bool = True
+    setup: bool | str = True
     idle: str = "run it by hand to see why; reinstall it if needed"
 
     @property
     def remedy(self) -> str:
-        ways = [f"apt-get install {self.package}" if self.package else "", SETUP * self.setup]
+        options = f" {self.setup}" if isinstance(self.setup, str) else ""
+        ways = [f"apt-get install {self.package}" if self.package else ""]
+        ways += [f"{SETUP}{options}"] if self.setup else []
         return ", or ".join(filter(None, ways))
 
 

@@ -35,6 +35,7 @@ test|dnf|dnf|downloads packages through the cache, as builds on Rocky Linux and 
 test|rpmbuild|rpm|makes a package that dnf downloads
 test|createrepo_c|createrepo-c|makes the repository that dnf reads
 test|chromium|chromium chromium-browser|displays the catalogue
+test|npm|npm|fetches axe-core
 test|/usr/share/lmod/lmod/init/bash|lmod|loads the modules of site files
 test|/usr/include/stdio.h|libc6-dev|compiles the checks' programs on the host
 test|mpicc|libopenmpi-dev|compiles the checks' MPI programs on the host

@@ -60,6 +60,10 @@ readonly SKOPEO_LIBRARIES=(libc6 libgpgme45 libassuan9 libgpg-error0 libsqlite3-
 # client_ready NAME
 client_ready() { is_brought "bin/$1" || [[ -n $(type -P "$1") ]]; }
 
+# axe-core, which finds what keeps people from using a page: https://github.com/dequelabs/axe-core
+readonly AXE=axe-core AXE_VERSION=4.14.1
+readonly AXE_SHA256=e6b0ce02b84d892e2e33e403485e7f3d6c29e2be6df65daf44d89ba564139745
+
 plan_tools() {
     FETCH=() TOOL_STEPS=()
     # The keyring that verifies them comes first, and the administrator installs it.
@@ -79,6 +83,7 @@ plan_tools() {
         plan_skopeo
         plan_clients "read and check published images independently" "${CLIENTS[@]}"
         plan_helper
+        plan_axe
     elif [[ -n $WITH_COSIGN ]]; then
         plan_clients "signs with the identity of a CI job" cosign
     fi
@@ -132,6 +137,27 @@ plan_helper() {
         FETCH+=("$HELPER_PACKAGE")
         TOOL_STEPS+=(unpack_helper)
     fi
+}
+
+# For a user, npm comes first, and the administrator installs it.
+plan_axe() {
+    [[ ! -s $TOOLS/$AXE/axe.min.js && ! -s $SHARED/tools/$AXE/axe.min.js ]] || return 0
+    [[ $PART != user || -n $(type -P npm) ]] || return 0
+    row "$AXE" "$TOOLS/$AXE" "finds barriers in the catalogue and the report"
+    STEPS+=(do_axe)
+}
+
+do_axe() { run_step "fetching $AXE $AXE_VERSION" fetch_axe; }
+
+fetch_axe() {
+    local new=$TOOLS/.new.$AXE
+    rm -rf "$new"
+    mkdir -p "$new"
+    npm pack --silent --cache "$new/cache" --pack-destination "$new" "$AXE@$AXE_VERSION"
+    echo "$AXE_SHA256  $new/$AXE-$AXE_VERSION.tgz" | sha256sum --check
+    tar -xzf "$new/$AXE-$AXE_VERSION.tgz" -C "$new" --strip-components=1 package/axe.min.js
+    rm -rf "$new/cache" "$new/$AXE-$AXE_VERSION.tgz"
+    put "$AXE"
 }
 
 missing_tools() {

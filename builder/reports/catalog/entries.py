@@ -11,14 +11,16 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeAlias
+from shlex import quote
 
+from builder.facts.software import RUNTIMES
 from builder.model import FAILED
+from builder.model.agreement import Statement, faults_of
 from builder.model.architectures import ARCHITECTURES
-from builder.model.contract import FILE, HostContract
-from builder.model.errors import BadInput
+from builder.model.contract import FILE, HostContract, SiteAnswer
+from builder.model.errors import BadInput, Fault
 from builder.model.exact_json import part
-from builder.model.manifest import SBOM, Manifest
+from builder.model.manifest import MANIFEST, SBOM, SCHEMA, Manifest, compared_values
 from builder.model.predicates import RunFacts, RunHost, TestLists, TestResult, result_of
 from builder.model.records import read
 from builder.reports.report.view import BUILT, VERIFIED, Card, card_of
@@ -37,9 +39,21 @@ _UNREADABLE = TestResult(
     run=RunFacts(started="", finished="", emulated=False, host=RunHost(arch="")),
     checks=(),
 )
-ReadContract: TypeAlias = Callable[
-    [bytes, str], HostContract
-]  # of bytes, and their name in messages
+# Where a site finds the image after a pull: folders of `build-images pull`
+_PULLED = {"sif": ("sif", "image.sif"), "charliecloud": ("directory", "rootfs")}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CatalogReaders:
+    """The readers of an image's folder that other rooms have, and the answers for its contract.
+
+    `contract` reads bytes, and takes their name for messages.
+    """
+
+    manifest: Callable[[Path], Manifest | None]
+    contract: Callable[[bytes, str], HostContract]
+    labels: Callable[[Path, Manifest], Mapping[str, str] | None]
+    answers: Callable[[HostContract], Sequence[SiteAnswer]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -104,7 +118,8 @@ class CatalogEntry:
     """One image in the catalogue; its card shows the state that its evidence proves.
 
     `folder` is the name of the folder with all images. `needs` are the requirements on a host, in
-    one line. `files` are the files that the page links to, below the image's folder.
+    one line, and `sites` the answers for the known hosts. `files` are the files that the page links
+    to, below the image's folder. `values` are those that are compared between images.
     """
 
     manifest: Manifest
@@ -113,8 +128,10 @@ class CatalogEntry:
     proofs: tuple[EntryProof, ...]
     sbom: Sbom | None
     needs: str
+    sites: tuple[SiteAnswer, ...]
     faults: tuple[str, ...]
     files: tuple[str, ...]
+    values: Mapping[str, Mapping[str, str]]
 
     @property
     def image(self) -> str:
@@ -131,17 +148,64 @@ class CatalogEntry:
             "cuda": (cell.cuda,),
             "mpi": (cell.mpi,),
             "framework": tuple(filter(None, dict.fromkeys(chain))),
+            "flavour": (cell.flavour,),
+            "cpu": (cell.cpu,),
+            "proof": (self.card.state,),
         }
+
+    def brought(self, runtime: str, registry: str) -> tuple[str, str]:
+        """Return the command that brings the image to a site, and its name for a runtime there.
+
+        Both are quoted for the shell. Without a registry, its folder is there already.
+        """
+        form, cell, image = RUNTIMES[runtime].format, self.manifest.cell, self.image
+        if registry and form == "oci":
+            digest = self.manifest.artifacts["oci"].digest
+            name = quote(f"{registry}/{cell.recipe}@{digest}")
+            return f"{runtime} pull {name}", name
+        if registry:
+            pulled, file = _PULLED[form]
+            tag = quote(f"{registry}/{cell.recipe}:{cell.tag}")
+            command = f"build-images pull {tag} --arch {cell.arch} --format {pulled}"
+            return command, quote(f"{image}-{pulled}/{file}")
+        if form not in self.manifest.artifacts:
+            return "", "IMAGE"
+        path = quote(f"{self.folder}/{image}/{self.manifest.artifacts[form].path}")
+        if form == "charliecloud":
+            folder = quote(f"/var/tmp/{image}")  # noqa: S108 - of the reader's machine
+            return f"ch-convert -i tar -o dir {path} {folder}", folder
+        if runtime == "docker":
+            name = quote(image.lower())
+            return f"skopeo copy oci:{path} docker-daemon:{name}", name
+        return "", f"oci:{path}" if form == "oci" else path
 
     @property
     def components(self) -> list[Component]:
-        components = self.sbom.components if self.sbom else ()
-        return sorted(components, key=lambda each: (each.name.lower(), each.version))
+        return sorted(_components(self.sbom), key=lambda each: (each.name.lower(), each.version))
 
 
-def read_entry(
-    folder: Path, manifest: Manifest, read_contract: ReadContract
-) -> CatalogEntry | None:
+def read_entries(source: Path, readers: CatalogReaders) -> list[CatalogEntry]:
+    """Return the entries of finished images; each image is in a folder with its name.
+
+    Raises `BadInput` with every manifest that cannot be read.
+    """
+    entries, faults = [], []
+    for path in sorted(source.glob(f"*/{MANIFEST}")):
+        folder = path.parent
+        manifest = readers.manifest(folder)
+        if manifest and manifest.image != folder.name:
+            continue
+        if manifest and (entry := read_entry(folder, manifest, readers)):
+            entries.append(entry)
+        elif manifest or (path.is_file() and SCHEMA in path.read_text(errors="replace")):
+            text = "its format differs from the one that this version writes"
+            faults.append(Fault(file=f"{folder.name}/{MANIFEST}", line=1, key="", problem=text))
+    if faults:
+        raise BadInput.of(faults, "no catalog was written")
+    return entries
+
+
+def read_entry(folder: Path, manifest: Manifest, readers: CatalogReaders) -> CatalogEntry | None:
     """Return the entry of an image, from its manifest and the files beside it.
 
     None for an image without a recipe, or of an unknown architecture.
@@ -150,9 +214,12 @@ def read_entry(
         return None
     card = card_of(manifest)
     proofs, sbom = _proofs(folder, manifest), _sbom(folder / SBOM)
-    faults = [*_proof_faults(manifest, proofs)]
+    faults = [*_proof_faults(manifest, proofs)] or _contradictions(folder, manifest)
     if sbom and not sbom.is_of(manifest.artifacts["oci"].digest):
         faults.append("the SBOM is for another image")
+    contract = _contract(folder / FILE, readers)
+    packages = [{"name": each.name, "version": each.version} for each in _components(sbom)]
+    bill = {"components": packages} if packages else {}
     if card.state == VERIFIED and faults:
         card = dataclasses.replace(card, state=FAILED, mark="✗", word="not proven")
     return CatalogEntry(
@@ -161,9 +228,11 @@ def read_entry(
         card=card,
         proofs=proofs,
         sbom=sbom,
-        needs=_needs(folder / FILE, read_contract),
+        needs=needs_of(contract) if contract else "",
+        sites=tuple(readers.answers(contract)) if contract else (),
         faults=tuple(faults),
         files=tuple(_files(folder)),
+        values=compared_values(manifest, bill, readers.labels(folder, manifest)),
     )
 
 
@@ -194,6 +263,17 @@ def _proof_faults(manifest: Manifest, proofs: Sequence[EntryProof]) -> Iterator[
             yield f"the evidence {proof.name} says {result or 'nothing'}"
 
 
+def _contradictions(folder: Path, manifest: Manifest) -> list[str]:
+    """Return what report and `publish` find against an image: a run without evidence, for one."""
+    statements: dict[str, Statement | None] = {}
+    for name in manifest.evidence:
+        try:
+            statements[name] = json.loads(_bytes(folder / name))
+        except (OSError, ValueError, RecursionError):
+            statements[name] = None
+    return faults_of(manifest, statements)
+
+
 def _sbom(path: Path) -> Sbom | None:
     """Read an SBOM; a malformed one is for no image."""
     try:
@@ -204,11 +284,15 @@ def _sbom(path: Path) -> Sbom | None:
         return Sbom()
 
 
-def _needs(path: Path, read_contract: ReadContract) -> str:
+def _components(sbom: Sbom | None) -> tuple[Component, ...]:
+    return sbom.components if sbom else ()
+
+
+def _contract(path: Path, readers: CatalogReaders) -> HostContract | None:
     try:
-        return needs_of(read_contract(_bytes(path), path.name))
+        return readers.contract(_bytes(path), path.name)
     except (BadInput, OSError):
-        return ""
+        return None
 
 
 def _files(folder: Path) -> Iterator[str]:

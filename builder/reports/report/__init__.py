@@ -202,7 +202,8 @@ def _row_of(card: Card) -> str:
 
 def _totals(cards: Sequence[Card]) -> dict[str, int]:
     states = [card.state for card in cards]
-    emulated = [card.manifest.emulated for card in cards if card.manifest]
+    ran = [card.manifest for card in cards if card.manifest and card.manifest.checks]
+    emulated = [manifest.emulated for manifest in ran]
     return {
         "images": len(states) - states.count(LEFT_OUT) - states.count(COMPILED),
         "verified": states.count(VERIFIED),

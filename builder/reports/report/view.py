@@ -147,7 +147,8 @@ def badges_of(manifest: Manifest) -> Iterable[Badge]:
         text = f"emulated · QEMU {qemu}" if qemu else "emulated"
         yield Badge(kind="emulated", text=text, about=f"{arch} programs ran under emulation")
     else:
-        work = "checked" if manifest.emulated_build else "built and checked"
+        built = () if manifest.emulated_build else ("built",)
+        work = " and ".join([*built, *(["checked"] if manifest.checks else [])])
         yield Badge(kind="native", text="native", about=f"{work} on {arch}")
     if manifest.proven_on_gpu is True:
         yield Badge(kind="gpu", text="proven on a GPU", about="its GPU checks passed")
@@ -203,7 +204,10 @@ def _checks(
     for run, own in outcomes.items():
         for outcome in own:
             by_check.setdefault(outcome.check, {})[run] = outcome
-    columns = formats or in_order(outcomes, FORMATS)
+    columns = [
+        *formats,
+        *in_order(sorted(outcomes.keys() - {*formats}), FORMATS),
+    ]  # further runners last
     return {
         check: tuple((FORMATS.get(name, name), own.get(name)) for name in columns)
         for check, own in by_check.items()

@@ -12,6 +12,7 @@ from builder.load.readers import (
     Table,
     any_text,
     architecture,
+    described,
     list_of,
     mapping_of,
     one_of,
@@ -119,19 +120,42 @@ def case_of(node: Node, faults: Faults, *, name: str = "") -> PolicyCase:
     outcomes = mapping_of(one_of(RESULTS, "outcome"), key=one_of(RULES, "rule"))
     return PolicyCase(
         name=name,
-        about=table.read("about", text, ""),
-        policy=table.read("policy", policy_of, None),
-        expected=table.read("expected", outcomes, {}),
+        about=table.read("about", described("one line for people", text), ""),
+        policy=table.read("policy", described("the policy to judge by", policy_of), None),
+        expected=table.read(
+            "expected",
+            described("the outcome of rules, by name; others are not compared", outcomes),
+            {},
+        ),
         gathered=Gathered(
-            reference=table.read("reference", text, "registry.example/image:tag"),
-            format=table.read("format", one_of(PULLED, "format"), "oci") or "oci",
-            now=table.read("now", _time, _NEVER),
-            image=table.read("image", _image, Image(digest="", architecture="", asked="")),
-            artifact=table.read("artifact", any_text, ""),
-            proofs=table.read("proofs", list_of(_proof), ()),
-            host=table.read("host", _host, PulledFor()),
-            contract=table.read("contract", _contract, None),
-            previous=table.read("previous", _previous, None),
+            reference=table.read(
+                "reference",
+                described("the name under which the image is pulled", text),
+                "registry.example/image:tag",
+            ),
+            format=table.read(
+                "format", described("the format that is pulled", one_of(PULLED, "format")), "oci"
+            )
+            or "oci",
+            now=table.read("now", described("the time of the pull", _time), _NEVER),
+            image=table.read(
+                "image",
+                described("the image in the registry", _image),
+                Image(digest="", architecture="", asked=""),
+            ),
+            artifact=table.read(
+                "artifact",
+                described("the digest of the published file; empty for the layers", any_text),
+                "",
+            ),
+            proofs=table.read("proofs", described("the statements about it", list_of(_proof)), ()),
+            host=table.read(
+                "host", described("the host that it is pulled for", _host), PulledFor()
+            ),
+            contract=table.read("contract", described("the answer of check-host", _contract), None),
+            previous=table.read(
+                "previous", described("the last pull under the same tag", _previous), None
+            ),
         ),
     )
 
@@ -139,12 +163,18 @@ def case_of(node: Node, faults: Faults, *, name: str = "") -> PolicyCase:
 def _proof(node: Node, faults: Faults) -> Claim:
     optional = ("subjects", "key", "signer", "fault", "digest", "evidence", "provenance", "sbom")
     table = Table(node, faults, required=("kind",), optional=optional)
-    kind = table.read("kind", one_of(KINDS, "kind of proof"), "")
-    fault = table.read("fault", any_text, "")
+    kind = table.read(
+        "kind", described("the kind of statement", one_of(KINDS, "kind of proof")), ""
+    )
+    fault = table.read("fault", described("why the statement cannot be read", any_text), "")
     contents: dict[str, Content | None] = {
-        "evidence": table.read("evidence", _evidence, None),
-        "provenance": table.read("provenance", _provenance, None),
-        "sbom": table.read("sbom", _bill, None),
+        "evidence": table.read(
+            "evidence", described("with this kind: the results of checks", _evidence), None
+        ),
+        "provenance": table.read(
+            "provenance", described("with this kind: how it was built", _provenance), None
+        ),
+        "sbom": table.read("sbom", described("with this kind: what is in it", _bill), None),
     }
     for key, content in contents.items():
         entry = table.entry(key)
@@ -156,11 +186,13 @@ def _proof(node: Node, faults: Faults) -> Claim:
             faults.add(entry.where, f"not allowed in a proof of the kind {kind}")
     return Claim(
         kind=kind,
-        subjects=table.read("subjects", _texts, ()),
-        key=table.read("key", any_text, ""),
-        signer=table.read("signer", any_text, ""),
+        subjects=table.read("subjects", described("the digests that it is about", _texts), ()),
+        key=table.read(
+            "key", described("the trusted key that signed it; empty for none", any_text), ""
+        ),
+        signer=table.read("signer", described("the identity that signed it", any_text), ""),
         fault=fault,
-        digest=table.read("digest", any_text, ""),
+        digest=table.read("digest", described("its digest", any_text), ""),
         content=contents.get(kind),
     )
 
@@ -179,47 +211,91 @@ def _time(node: Node, faults: Faults) -> dt.datetime:
 def _image(node: Node, faults: Faults) -> Image:
     required, optional = ("digest", "architecture"), ("asked", "index", "created")
     table = Table(node, faults, required=required, optional=optional)
-    of_image = table.read("architecture", architecture, "")
+    of_image = table.read(
+        "architecture", described("the architecture in its configuration", architecture), ""
+    )
     return Image(
-        digest=table.read("digest", text, ""),
+        digest=table.read("digest", described("its digest", text), ""),
         architecture=of_image,
-        asked=table.read("asked", architecture, of_image),
-        index=table.read("index", any_text, ""),
-        created=table.read("created", _time, None),
+        asked=table.read(
+            "asked", described("the architecture that is pulled", architecture), of_image
+        ),
+        index=table.read("index", described("the digest of the index that names it", any_text), ""),
+        created=table.read("created", described("the time in its configuration", _time), None),
     )
 
 
 _evidence = record(
     Evidence,
     {
-        "finished": _time,
-        "format": one_of(FORMATS, "format"),
-        "architecture": architecture,
-        "outcomes": mapping_of(one_of((PASSED, FAILED, SKIPPED), "outcome of a check")),
+        "finished": described("when the checks ended", _time),
+        "format": described("the format that was tested", one_of(FORMATS, "format")),
+        "architecture": described("the architecture of the image", architecture),
+        "outcomes": described(
+            "the outcome of each check, by name",
+            mapping_of(one_of((PASSED, FAILED, SKIPPED), "outcome of a check")),
+        ),
     },
     {
-        "started": _time,
-        "runner": any_text,
-        "launcher": any_text,
-        "emulated": truth,
-        "driver": any_text,
-        "capabilities": list_of(capability),
-        "tree": any_text,
-        "packages": record(PackageIndices, {"date": _time}, {"behind_days": count}),
+        "started": described("when they started", _time),
+        "runner": described("the container runtime", any_text),
+        "launcher": described("the launcher of the ranks", any_text),
+        "emulated": described("true if they ran under emulation", truth),
+        "driver": described("the version of NVIDIA's driver", any_text),
+        "capabilities": described(
+            "the GPUs' compute capabilities, such as 7.0", list_of(capability)
+        ),
+        "tree": described("the tree digest", any_text),
+        "packages": described(
+            "the package indices that it was built with",
+            record(
+                PackageIndices,
+                {"date": described("the day of the newest index", _time)},
+                {"behind_days": described("how far it was behind its mirror", count)},
+            ),
+        ),
     },
 )
 _provenance = record(
     Provenance,
-    {"builder": text},
-    {"sources": _texts, "finished": _time, "recipe": any_text, "tag": any_text},
+    {"builder": described("the builder's URI", text)},
+    {
+        "sources": described("the inputs of the build", _texts),
+        "finished": described("when the build ended", _time),
+        "recipe": described("the recipe's name", any_text),
+        "tag": described("the tag of the image's cell", any_text),
+    },
 )
-_package = record(Package, {"name": text}, {"version": any_text, "licences": _texts})
-_bill = record(Bill, {"packages": list_of(_package)}, {"complete": truth})
-_host = record(PulledFor, {}, {"capabilities": list_of(capability), "driver": any_text})
+_package = record(
+    Package,
+    {"name": described("the package's name", text)},
+    {"version": described("its version", any_text), "licences": described("its licences", _texts)},
+)
+_bill = record(
+    Bill,
+    {"packages": described("what the bill of materials lists", list_of(_package))},
+    {"complete": described("false if the bill declares itself incomplete", truth)},
+)
+_host = record(
+    PulledFor,
+    {},
+    {
+        "capabilities": described("its GPUs' compute capabilities", list_of(capability)),
+        "driver": described("the version of its driver", any_text),
+    },
+)
 _answer = one_of((YES, NO, UNKNOWN), "answer")
-_contract = record(Contract, {"answer": _answer}, {"reasons": _texts})
+_contract = record(
+    Contract,
+    {"answer": described("yes, no, or cannot tell", _answer)},
+    {"reasons": described("the reasons of another answer than yes", _texts)},
+)
 _times = mapping_of(_time, key=one_of(("provenance", "created", "evidence"), "kind of time"))
-_previous = record(Previous, {"digest": text}, {"times": _times})
+_previous = record(
+    Previous,
+    {"digest": described("its digest", text)},
+    {"times": described("its times, by kind", _times)},
+)
 
 
 def as_case(gathered: Gathered, rulings: Sequence[Ruling]) -> dict[str, object]:

@@ -14,6 +14,7 @@ from builder.load.readers import (
     Reader,
     Table,
     architecture,
+    described,
     list_of,
     one_of,
     positive,
@@ -135,6 +136,7 @@ RUNNERS = ("buildah", "podman", "docker", "apptainer", "charliecloud")
 _AGE = re.compile(r"([1-9][0-9]{0,4})([hdw])")
 _UNITS = {"h": dt.timedelta(hours=1), "d": dt.timedelta(days=1), "w": dt.timedelta(weeks=1)}
 _texts = list_of(text, distinct=True)
+_accepted = list_of(text, least=1, distinct=True)  # an empty one would accept everything
 
 
 def read_policy(path: Path) -> Policy:
@@ -155,7 +157,13 @@ def policy_of(node: Node, faults: Faults, *, folder: Path | None = None) -> Poli
 
     With a `folder`, missing key files are faults, too.
     """
-    required = {"schema": exactly(SCHEMA), "keys": list_of(_signer(folder), least=1, distinct=True)}
+    required = {
+        "schema": exactly(SCHEMA),
+        "keys": described(
+            "the signers that are trusted: keys, or identities",
+            list_of(_signer(folder), least=1, distinct=True),
+        ),
+    }
     read = record(Policy, required, _OPTIONAL, fields={"schema": "", "sbom": "bill"})
     policy = read(node, faults)
     most = len(policy.keys)
@@ -171,17 +179,23 @@ def _signer(folder: Path | None) -> Reader[Key | Identity]:
     read_file = _file(folder, "a public key in PEM (cosign.pub)")
     roots = _file(folder, "roots of Sigstore (trusted_root.json)")
 
+    until = described("the last day on which it is trusted, in quotes", _day)
+
     def key(node: Node, faults: Faults) -> Key:
         return Key(name=text(node, Faults()), file=read_file(node, faults))
 
     def dated_key(file: Key, until: dt.datetime | None = None) -> Key:
         return replace(file, until=until)
 
-    dated = record(dated_key, {"file": key}, {"until": _day})
+    dated = record(dated_key, {"file": described("a public key in PEM", key)}, {"until": until})
     identity = record(
         Identity,
-        {"identity": text, "issuer": text, "roots": roots},
-        {"until": _day},
+        {
+            "identity": described("the signer: a URI or an address", text),
+            "issuer": described("the URL of who vouches for the identity", text),
+            "roots": described("a file with Sigstore's roots", roots),
+        },
+        {"until": until},
         fields={"identity": "name"},
     )
 
@@ -229,13 +243,28 @@ def _day(node: Node, faults: Faults) -> dt.datetime | None:
 def _evidence(node: Node, faults: Faults) -> RequiredEvidence:
     optional = ("required", "own_checks", "max_age", "max_index_age", "emulated", "hosts")
     table = Table(node, faults, required=(), optional=optional)
-    own = table.read("own_checks", _texts, None) or ()
+    own = (
+        table.read("own_checks", described("the names of the site's own checks", _texts), None)
+        or ()
+    )
     return RequiredEvidence(
-        required=table.read("required", list_of(_check(own), distinct=True), ALWAYS),
-        max_age=table.read("max_age", _age, MAX_AGE),
-        max_index_age=table.read("max_index_age", _age, None),
-        emulated=table.read("emulated", _choice(ACCEPTED, REFUSED), False),
-        hosts=table.read("hosts", _hosts, RequiredHosts()),
+        required=table.read(
+            "required",
+            described("the checks that must have passed", list_of(_check(own), distinct=True)),
+            ALWAYS,
+        ),
+        max_age=table.read("max_age", described("the oldest evidence, such as 90d", _age), MAX_AGE),
+        max_index_age=table.read(
+            "max_index_age", described("the oldest package index, such as 30d", _age), None
+        ),
+        emulated=table.read(
+            "emulated",
+            described("evidence of an emulated run", _choice(ACCEPTED, REFUSED)),
+            False,
+        ),
+        hosts=table.read(
+            "hosts", described("the hosts whose evidence counts", _hosts), RequiredHosts()
+        ),
     )
 
 
@@ -300,21 +329,57 @@ _hosts = record(
     RequiredHosts,
     {},
     {
-        "architectures": list_of(architecture, distinct=True),
-        "capabilities": _or_word(SAME, list_of(capability, distinct=True)),
-        "driver": _driver,
-        "runtimes": list_of(one_of(RUNNERS, "container runtime"), distinct=True),
-        "launchers": _texts,
+        "architectures": described(
+            "their architectures", list_of(architecture, least=1, distinct=True)
+        ),
+        "capabilities": described(
+            "their GPUs' compute capabilities, or same: those of this host",
+            _or_word(SAME, list_of(capability, least=1, distinct=True)),
+        ),
+        "driver": described(
+            "versions of NVIDIA's driver, or same: the branch of this host's", _driver
+        ),
+        "runtimes": described(
+            "the container runtimes of the checks",
+            list_of(one_of(RUNNERS, "container runtime"), least=1, distinct=True),
+        ),
+        "launchers": described("the launchers of the ranks", _accepted),
     },
 )
-_provenance = record(RequiredProvenance, {}, {"builders": _texts, "sources": _texts})
-_bill = record(RequiredBill, {}, {"forbidden_packages": _texts, "forbidden_licences": _texts})
+_provenance = record(
+    RequiredProvenance,
+    {},
+    {
+        "builders": described("patterns of builders, of which one must match", _accepted),
+        "sources": described("patterns of inputs of the build, of which one must match", _accepted),
+    },
+)
+_bill = record(
+    RequiredBill,
+    {},
+    {
+        "forbidden_packages": described("patterns of NAME, or of NAME@VERSION", _texts),
+        "forbidden_licences": described("patterns of licences", _texts),
+    },
+)
 _OPTIONAL = {
-    "signatures": positive("a number of signatures", "valid: a whole number, 1 or more"),
-    "evidence": _evidence,
-    "provenance": _or_word(IGNORED, _provenance),
-    "sbom": _or_word(IGNORED, _bill),
-    "identity": _choice(ENFORCED, IGNORED),
-    "host_contract": _choice(ENFORCED, IGNORED),
-    "rollback": _choice(REFUSED, ACCEPTED),
+    "signatures": described(
+        "the number of signers that must have signed",
+        positive("a number of signatures", "valid: a whole number, 1 or more"),
+    ),
+    "evidence": described("what the results of the checks must show", _evidence),
+    "provenance": described(
+        "what the provenance must say; ignored: it may be missing", _or_word(IGNORED, _provenance)
+    ),
+    "sbom": described(
+        "what the bill of materials must not list; ignored: it may be missing",
+        _or_word(IGNORED, _bill),
+    ),
+    "identity": described(
+        "the image is of the recipe and cell of its name", _choice(ENFORCED, IGNORED)
+    ),
+    "host_contract": described("the image fits this host", _choice(ENFORCED, IGNORED)),
+    "rollback": described(
+        "an older image than the last one that was pulled", _choice(REFUSED, ACCEPTED)
+    ),
 }

@@ -261,7 +261,8 @@ nvidia=/proc/driver/nvidia
 driver=$(sed -n 's/.*Kernel Module[^0-9]*\([0-9][0-9.]*\).*/\1/p' $nvidia/version)
 [ -n "$driver" ] || [ ! -f $nvidia/version ] || driver=loaded
 gpus=$(cat $nvidia/gpus/*/information | sed -n 's/^Model:[[:blank:]]*//p' | tr '\n' ';')
-printf '{_MARK}\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n' "$(uname -n)" "$(uname -m)" "$(uname -r)" \
+printf '{_MARK}\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n' "$(uname -n)" \
+    "$(cat /proc/sys/kernel/arch || uname -m)" "$(uname -r)" \
     "$(of 'model name\|cpu' : /proc/cpuinfo)" "$(getconf _NPROCESSORS_ONLN)" \
     "$(of PRETTY_NAME = /etc/os-release)" "$driver" "$gpus"
 """

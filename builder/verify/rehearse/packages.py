@@ -67,7 +67,8 @@ class Archives:
             return named
         if base.distribution == UBUNTU:
             return self.ubuntu
-        return (self.debian,) if self.debian and base.bootstrap else ()
+        own = base.mirrors[:1] or (self.debian,)
+        return own if own[0] and base.bootstrap else ()
 
 
 class PackageTrials:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import getpass
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -32,6 +33,8 @@ from builder.verify.runners.protocol import (
     scratch,
 )
 
+# The caller's settings of Apptainer mount other files (_BIND), or set variables in the image.
+_SETTINGS = re.compile(r"(APPTAINER|SINGULARITY)(ENV)?_\w+")
 # The launcher's folder for temporary files has a path that does not exist for ranks.
 _NOT_OF_RANKS = {"TMPDIR"}
 
@@ -76,7 +79,10 @@ def charliecloud_runner(container: Container) -> Iterator[Runner]:
             str(image),
             "--",
         ]
-        runner: Runner = _runner(container, line, {"USER": _user(tools)}, image.parent)
+        own = {"USER": _user(tools)}
+        if user and not around:  # who may have no rights in root's $TMPDIR
+            own["TMPDIR"] = "/tmp"  # noqa: S108 - ch-run's default
+        runner: Runner = _runner(container, line, own, image.parent)
         if container.gpu and not cdi:
             fromhost = [tools.program("ch-fromhost"), "--nvidia", str(image)]
             copy_driver = partial(capture, fromhost, user=user, env=tools.environment)
@@ -136,10 +142,13 @@ def _runner(
     """Run `line` in a folder, started by the container's launcher if there is one.
 
     The launcher's variables are in its environment and not in an argv, which anybody could read.
-    All other variables are removed.
+    All other variables are removed; without a launcher, the caller's settings of Apptainer are.
     """
     tools, around = container.tools, container.around
     prefix, env = tuple(line), own
+    settings = sorted(name for name in os.environ if _SETTINGS.fullmatch(name) and name not in own)
+    if settings and not around:
+        prefix = ("env", *(f"--unset={name}" for name in settings), *line)
     if around:
         env = {**around.environment, **own}
         outer = {*os.environ, *tools.environment, *env}

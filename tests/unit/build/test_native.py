@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 from samples import EVERYTHING, ROOT, block, project, recipe
 
-from builder.build import native
+from builder.build import listings, native
 from builder.build.native import interpreter, tools, twins
-from builder.cli import show
 from builder.compile.spec import COMPILER
 from builder.load.project import load_project
 from builder.model import BaseImage
@@ -178,15 +177,15 @@ def test_compilers_that_no_tools_are_lent_for_are_named(
     newer = dataclasses.replace(image, base=bases["debian13"])
     assert tools.emulated_compilers(newer) == "gcc 12 and llvm 17"
     foreign = dataclasses.replace(newer, cell=dataclasses.replace(newer.cell, arch="ppc64le"))
-    said = show.decisions(foreign, "x86_64")
+    said = listings.decisions(foreign, "x86_64")
     assert said[-4:] == [
         "recipes: core 1.0",
         tools.described(newer.base, "ppc64le", "x86_64"),
         "emulated compilers that its recipes install: gcc 12 and llvm 17",
         "checks: none",
     ]
-    closed = show.decisions(foreign, "x86_64", lambda _arch: False)
+    closed = listings.decisions(foreign, "x86_64", lambda _arch: False)
     lacking = "native tools: none, set-up did not install the kernel's handler; run "
     assert closed[-3:] == [said[-4], f"{lacking}'build-images setup'", said[-1]]
-    other = show.decisions(foreign, "aarch64", lambda _arch: False)
+    other = listings.decisions(foreign, "aarch64", lambda _arch: False)
     assert other[-2] == tools.described(newer.base, "ppc64le", "aarch64") != ""

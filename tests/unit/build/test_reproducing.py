@@ -16,7 +16,7 @@ from test_proving import TREE, Unpacks, write_formats
 from test_repack import exported
 from test_stages import Site, made_site  # noqa: F401 - a fixture
 
-from builder.artifacts.oci import finish_layout, start_layout
+from builder.artifacts.oci import finish_layout, read_layout, start_layout
 from builder.build.engines import DockerfileBuild, Tools
 from builder.build.run import BuildSettings, Run
 from builder.cli import main, reproduce
@@ -184,6 +184,12 @@ def test_what_differs_from_the_manifest_is_not_built_again(
     with pytest.raises(BadInput, match="the base is sha256:2, but the manifest says sha256:1"):
         again.compare()
     again.base.write_bytes(index_of("sha256:1"))
+    layer = read_layout(again.folder / "image.oci").layers[0]
+    content = layer.read_bytes()
+    layer.write_bytes(b"X" + content[1:])
+    with pytest.raises(BadInput, match="its content does not match its name"):
+        again.compare()
+    layer.write_bytes(content)
     (again.folder / "image.oci").rename(again.folder / "gone")
     with pytest.raises(BadInput, match="the manifest names this artifact, but it is missing"):
         again.compare()

@@ -9,11 +9,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from manifest_samples import record
 from test_native_files import put_tools
 from test_stages import ALL, Site, made_site  # noqa: F401 - a fixture
 from test_store import FakeProcesses, ensured, fake_processes, own_keyrings  # noqa: F401 - fixtures
 
-from builder.artifacts.manifests import read_manifest
+from builder.artifacts.manifests import read_manifest, write_manifest
 from builder.build.engines import Tools
 from builder.build.native.files import digest_of, entries_of, fold, unfold
 from builder.build.run import BuildSettings, Run
@@ -26,7 +27,13 @@ from builder.system.home import Home
 from builder.system.locks import locked
 from builder.system.process import Processes
 from builder.verify import shared_images
-from builder.verify.shared_images import share_image, take_image, take_images
+from builder.verify.shared_images import (
+    find_packed,
+    put_image,
+    share_image,
+    take_image,
+    take_images,
+)
 
 BASE = "debian13-ppc64le"
 
@@ -197,8 +204,8 @@ def test_a_stage_whose_record_is_of_another_text_is_built(site: Site) -> None:
         folder = site.root / tag
         folder.mkdir()
         store.take(tag, folder)
-        for record in folder.glob("*.json"):
-            record.write_text(record.read_text().replace('"text": "', '"text": "0'))
+        for file in folder.glob("*.json"):
+            file.write_text(file.read_text().replace('"text": "', '"text": "0'))
         store.put(tag, folder, "changed")
     other = on_another_machine(site, "second")
     with_store(other)
@@ -252,12 +259,30 @@ def test_a_verified_image_comes_with_its_evidence(
     with monkeypatch.context() as no_mirror:
         no_mirror.setattr(shared_images, "find_mirror", raising(MissingPrerequisite("no mirror")))
         assert take_images(run, [spec], jobs=1) == [spec]
+        assert find_packed(run, image) == ""
     assert take_image(run, image)
     assert read_manifest(old) == manifest
     assert [path.name for path in (old / "evidence").iterdir()] == ["oci.json"]
     assert not os.path.lexists(old / "link")
     assert site.job(out="out2", jobs=1).manifests[image.identifier] == manifest
     assert f"{image.identifier}: unchanged, built" in site.said.getvalue()
+
+
+def test_an_image_on_a_registrys_base_has_no_base_of_this_machine(site: Site) -> None:
+    with_store(site)
+    site.base = dataclasses.replace(
+        site.base, bootstrap=None, references={"x86_64": "a@sha256:1", "ppc64le": "a@sha256:1"}
+    )
+    spec = site.specs()[0]
+    run, kept = run_of(site, "out2"), site.root / "out" / spec.image.identifier
+    kept.mkdir(parents=True)
+    manifest = record({"image": spec.image.identifier})
+    write_manifest(kept, manifest, ())
+    run.settings.out.mkdir()
+    packed = put_image(run_of(site, "out"), spec, manifest, "packed")
+    assert find_packed(run, spec.image) == packed != ""
+    put_image(run_of(site, "out"), spec, manifest, "image")
+    assert take_image(run, spec.image)
 
 
 def test_finished_images_are_taken_before_anything_is_built(site: Site) -> None:

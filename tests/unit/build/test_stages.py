@@ -187,6 +187,17 @@ ALL = [
 ]
 
 
+def test_development_images_wait_for_no_runtime_images(site: Site) -> None:
+    def plan() -> Plan:
+        made = project(site.root / "project", recipes=site.recipes, bases=[site.base])
+        chosen = dataclasses.replace(EVERYTHING, flavours=("development",))
+        return make_plan(made, chosen, compiler=COMPILER)
+
+    site.plan = plan  # type: ignore[method-assign]
+    assert site.job(jobs=1).exit_code == 0
+    assert site.built() == sorted(stage.replace("runtime", "development") for stage in ALL)
+
+
 def test_a_shared_stage_is_built_once_and_again_only_without_cache(site: Site) -> None:
     site.versions["fake"] = "1.0"
     states, no_base = site.states(), "to build: its base is not in the store"

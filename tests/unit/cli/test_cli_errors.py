@@ -12,7 +12,8 @@ import pytest
 from projects import copy_of_project
 from samples import ROOT, compare_with_golden
 
-from builder.cli import describe, main, plan
+from builder.cli import main, plan
+from builder.system.home import failure_of
 from builder.system.terminal import (
     LiveProgress,
     in_colour,
@@ -203,7 +204,7 @@ def test_a_home_that_cannot_be_written_to_is_what_the_machine_lacks(
     home = tmp_path / "none/home"
     monkeypatch.setenv("BUILD_IMAGES_HOME", str(home))
     for place, code in ((home / "work", 4), (tmp_path / "none", 4), (tmp_path / "out", 2)):
-        assert describe(OSError(number, os.strerror(number), str(place)))[1] == code
+        assert failure_of(OSError(number, os.strerror(number), str(place))).exit_code == code
 
 
 def test_what_needs_more_memory_than_there_is(

@@ -73,8 +73,9 @@ def test_findings_are_told_with_their_places(
         "error unverified-download: http://example.org/x.tar is downloaded without a checksum"
         in out[0]
     )
-    assert out[1] == "    use https, or check the file with sha256sum -c"
-    assert out[4] == "2 errors, 0 warnings in 1 spec linted"
+    assert out[1] == "    from recipes/hpc-base.yaml:11, development[0].shell"
+    assert out[2] == "    use https, or check the file with sha256sum -c"
+    assert out[5] == "2 errors, 0 warnings in 1 spec linted"
 
 
 def test_findings_as_json(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -93,6 +94,7 @@ def test_findings_as_json(project: Path, capsys: pytest.CaptureFixture[str]) -> 
         "rule": "unverified-download",
         "text": "http://example.org/x.tar is downloaded without a checksum",
         "hint": "use https, or check the file with sha256sum -c",
+        "origin": "recipes/hpc-base.yaml:11, development[0].shell",
     }
 
 

@@ -6,6 +6,7 @@ UPDATE_GOLDEN=1 writes docs/schema anew.
 from __future__ import annotations
 
 import functools
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import jsonschema
 import pytest
 import yaml
+from manifest_samples import record
 from samples import ROOT
 
 from builder.cli import main
@@ -20,6 +22,8 @@ from builder.cli.schema import FILE_KINDS, RESULT_KINDS, schema_of
 from builder.load.document import Faults
 from builder.load.recipes import check_toolkit
 from builder.model import BlockUse, Where
+from builder.model.manifest import manifest_text
+from builder.reports.report import BuildRun, ReportDocument, report_files
 
 DATA = ROOT / "tests/data"
 FILES = {
@@ -95,19 +99,27 @@ def test_docs_hold_the_schema(kind: str, capsys: pytest.CaptureFixture[str]) -> 
     assert path.read_text() == text, f"write it anew: build-images schema {kind} > {path}"
 
 
-def nameless(part: Any, path: str = "") -> list[str]:
-    """Keys that a file may have, and whose values no reader told of."""
+def undescribed(part: Any, path: str = "") -> list[str]:
+    """Keys that a file may have, and whose readers say neither what they are nor their kind."""
     found = []
+    if isinstance(part, list):
+        return [key for inner in part for key in undescribed(inner, path)]
     for name, value in part.items() if isinstance(part, dict) else ():
         if name == "properties":
-            found += [f"{path}.{key}" for key, one in value.items() if not one]
-        found += nameless(value, f"{path}.{name}")
+            found += [f"{path}.{key}" for key, one in value.items() if not is_described(one)]
+        if name not in {"if", "then"}:  # conditions on keys that are described elsewhere
+            found += undescribed(value, f"{path}.{name}")
     return found
+
+
+def is_described(value: dict[str, Any]) -> bool:
+    kind = value.keys() - {"description"}
+    return bool(value.get("description", "").strip() and kind)
 
 
 @pytest.mark.parametrize("kind", FILE_KINDS)
 def test_every_key_is_described(kind: str) -> None:
-    assert nameless(schema_of(kind)) == []
+    assert undescribed(schema_of(kind)) == []
 
 
 @pytest.mark.parametrize(("kind", "file"), GOOD)
@@ -127,6 +139,37 @@ def test_shipped_files_name_their_schema(kind: str, file: Path) -> None:
     first = file.read_text().splitlines()[0]
     path = first.removeprefix("# yaml-language-server: $schema=")
     assert (file.parent / path).resolve() == ROOT / "docs/schema" / f"{kind}.json", first
+
+
+def plan_of(capsys: pytest.CaptureFixture[str], *more: str) -> Any:
+    argv = ["plan", "--json", f"--project={ROOT}", "--recipe=hpc-base", "--base=debian13"]
+    assert main([*argv, *more]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_results_fit_their_schemas(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Engine tests do the same with the files of real builds."""
+    plan = plan_of(capsys, "--mpi=openmpi5.0", "--mpi=mpich")
+    assert plan["images"]
+    assert plan["left_out"]
+    cell, launched = (
+        plan["images"][0]["cell"],
+        {"sif-mpi": [{"check": "ring", "outcome": "failed"}]},
+    )
+    manifest = record({"cell": cell, "launched": launched, "packages": 3})
+    run = BuildRun(host={"arch": "x86_64"})
+    document = ReportDocument(build=run, images=(manifest,), failures={"x": "broke"})
+    results = {
+        "plan": plan,
+        "manifest": json.loads(manifest_text(manifest)),
+        "report": json.loads(report_files(document, tmp_path.name)["report.json"]),
+    }
+    for kind, result in results.items():
+        validator(kind).validate(result)
+        result["unknown"] = 1
+        assert validator(kind).is_valid(result) is (kind == "manifest")  # it keeps what is newer
+        del result["schema" if kind == "plan" else "images" if kind == "report" else "cell"]
+        assert not validator(kind).is_valid(result)
 
 
 def shown_valid(name: str, kind: str) -> bool:

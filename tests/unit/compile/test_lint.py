@@ -415,6 +415,8 @@ def test_spython_reads_what_we_read(
         *((f"{word} a /usr/b", "/usr/b") for word in ("cp -r", "cp", "mv", "ln", "install")),
         ("A=1 cp a /usr/b=c", "/usr/b=c"),
         ("cp -r a /srcs", "/srcs"),
+        ("mpifort -o /opt/m/bin/m /m.f90", "/opt/m/bin/m"),
+        ("mpifort -o m /m.f90", ""),
         ("cp -r a /", ""),
         ("cp -r build /src/more", ""),
         ("pip3 install --target /src/python a==1", ""),

@@ -161,6 +161,19 @@ def add_optional_run(project: Path, run: str, how: str) -> None:
 
 
 @pytest.mark.parametrize("how", RESULTS)
+def test_optional_runs_that_failed_are_not_signed_either(
+    how: str, project: Path, fake: Fake
+) -> None:
+    """Every policy would refuse the image, whose publication had succeeded."""
+    add_optional_run(project, "oci-bench", how)
+    words = ["publish", "--project", str(project), "--to", f"{fake.host}/site", "--quiet"]
+    assert main([*words, "--key", str(private_file("cosign"))]) == 0
+    digest = read_layout(image_of(project) / "image.oci").digest
+    published = ["PASSED"] * (3 + (how == "passed"))
+    assert results(said_of(fake, digest, DATA / "cosign.pub")) == published
+
+
+@pytest.mark.parametrize("how", RESULTS)
 def test_optional_runs_neither_stop_a_publication_nor_spoil_what_is_published(
     how: str, project: Path, fake: Fake
 ) -> None:

@@ -168,6 +168,38 @@ def test_all_formats(site: Site) -> None:
     site.transcript.compare("pull")
 
 
+def test_two_published_images_are_compared(
+    site: Site, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By what signers say of them; of the layers only whether they are the same."""
+    options = (*ARCH, "--policy", str(site.policy))
+    latest = site.image.replace("1.0-sample", "latest")
+    assert main(["diff", site.image, latest, *options]) == 0
+    equal = ["packages: equal", "files: equal", "sizes: equal", "labels: equal", "checks: equal"]
+    assert capsys.readouterr().out.splitlines()[2:] == equal
+    project = make_project(tmp_path / "other", recipes=["tools"], architectures=["x86_64"])
+    [folder] = make_images(project, seed=1, size=30_000)
+    _make_real(folder)
+    correct_evidence(project)
+    to = f"{site.registry.host}/other"
+    key = str(private_file("cosign"))
+    assert main(["publish", "--project", str(project), "--to", to, "--key", key]) == 0
+    capsys.readouterr()
+    other = f"{to}/tools:1.0-sample"
+    assert main(["diff", site.image, other, *options, "--json"]) == 1
+    document = json.loads(capsys.readouterr().out)
+    assert (document["before"]["image"], document["after"]["image"]) == (site.image, other)
+    assert (document["files_compared"], document["packages_compared"]) == (False, True)
+    sizes = {each["name"]: each for each in document["changes"] if each["what"] == "size"}
+    assert int(sizes["oci"]["after"]) > int(sizes["oci"]["before"])
+    site.write_policy(keys=["ed25519.pub"])
+    shutil.copy(PROOF / "ed25519.pub", tmp_path)
+    assert main(["diff", site.image, latest, *options]) == 1
+    assert "checks: not compared: no evidence that the policy trusts" in capsys.readouterr().out
+    assert main(["diff", site.image, "out", *options]) == 2
+    assert "is compared with another published one" in capsys.readouterr().err
+
+
 def test_only_what_will_be_made_is_fetched_ahead(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -502,6 +502,7 @@ def test_nothing_leads_out_of_a_root_whatever_lies_in_it(tmp_path: Path, target:
 def test_times_are_those_that_every_file_system_holds(
     mtime: float, on_disk: int, tmp_path: Path
 ) -> None:
+    before = sorted(Path("/proc/self/fd").iterdir())
     root = Root(tmp_path)
     root.folder("d")
 
@@ -513,8 +514,11 @@ def test_times_are_those_that_every_file_system_holds(
 
     root.file("d/f", content(), 0o640, mtime)
     root.link("d/l", "f", mtime)
+    root.same("d/same", "d/l")
     root.settle("d", 0o750, mtime)
     root.close()
+    assert (tmp_path / "d/same").readlink() == Path("f")  # the link itself has two names
+    assert sorted(Path("/proc/self/fd").iterdir()) == before
     for name, mode in [("d", 0o750), ("d/f", 0o640), ("d/l", 0o777)]:
         status = (tmp_path / name).lstat()
         assert (stat.S_IMODE(status.st_mode), status.st_mtime) == (mode, on_disk)

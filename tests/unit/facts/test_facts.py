@@ -17,7 +17,7 @@ from builder.facts import Facts
 from builder.facts.cuda import capability_of, is_desktop, last_branch
 from builder.load.document import Faults
 from builder.load.facts import read_facts
-from builder.load.layers import layers_of
+from builder.load.site import layers_of
 from builder.model.architectures import (
     ARCHITECTURES,
     CPU_TARGETS,

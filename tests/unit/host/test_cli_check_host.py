@@ -52,7 +52,12 @@ def test_yes_is_0(capsys: pytest.CaptureFixture[str]) -> None:
     said = Said(capsys, written(V100), SATORI)
     assert said.code == 0, said.out
     assert said.out.startswith("sample-1.0-debian12-ppc64le on satori\n")
-    assert said.out.endswith("\nyes: it runs here (singularity, in-container)\n")
+    assert said.out.endswith(
+        "\nyes: it runs here (singularity, in-container)\n"
+        "  in-container  singularity exec --nv IMAGE mpiexec -n 4 ./program\n"
+        "  hybrid        PMIX_MCA_gds=hash srun --mpi=pmix_v3 -n 4 singularity exec --nv IMAGE"
+        " ./program\n"
+    )
     assert said.err == ""
 
 
@@ -98,6 +103,7 @@ def test_json_has_every_answer(capsys: pytest.CaptureFixture[str]) -> None:
     assert found["schema"] == "build-images/check-host/v1"
     assert (found["image"], found["host"]) == (V100.image, "satori")
     assert (found["answer"], found["emulated"]) == ("yes", False)
+    assert found["commands"]["in-container"] == "singularity exec --nv IMAGE mpiexec -n 4 ./program"
     assert {one["rule"] for one in found["rules"]} == {
         *("architecture", "processor", "kernel", "driver", "GPUs", "compute capability")
     }

@@ -61,7 +61,7 @@ def test_the_files_that_a_block_names_are_read(
     ("source", "problem"),
     [
         ("missing.conf", "file not found: files/missing.conf\n    in the same folder: app.conf"),
-        ("no/such.conf", "file not found: files/no/such.conf\n    valid: a path below files/"),
+        ("no/such.conf", "file not found: files/no/such.conf\n    did you mean "),
         ("../secret", '"../secret" is not below the project\'s files/'),
         ("sub/../../secret", "is not below"),
         ("/etc/passwd", '"/etc/passwd" is not below'),

@@ -14,8 +14,8 @@ from samples import ROOT
 from builder.build.inputs import packed_files, project_digests
 from builder.build.planning import compiled, plan_of
 from builder.cli import main
-from builder.load.layers import layers_of, shipped_folder
 from builder.load.project import load_project
+from builder.load.site import layers_of, shipped_folder
 from builder.model import Project, Selection
 from builder.model.errors import BadInput
 
@@ -48,7 +48,7 @@ def shipped_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "shipped"
     shutil.copytree(GOOD, folder)
     (folder / "tests/images/run-checks").write_text("#!/bin/sh\n")
-    monkeypatch.setattr("builder.load.layers.shipped_folder", lambda: folder)
+    monkeypatch.setattr("builder.load.site.shipped_folder", lambda: folder)
     return folder
 
 

@@ -15,7 +15,7 @@ import pytest
 from golden_cells import CELLS, REFUSED, golden_images, golden_project
 from samples import GOLDEN, block, compare_with_golden, recipe, shipped_project
 
-from builder.cli.show import decisions, explanation
+from builder.build.listings import decisions, explanation
 from builder.compile import spec
 from builder.model import LeftOut, Plan, PlannedImage, Project, Selection, Site
 from builder.model.contract import contract_of

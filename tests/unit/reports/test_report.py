@@ -233,6 +233,7 @@ def test_built_and_not_verified_is_neither_verified_nor_failed(tmp_path: Path) -
     assert "○ not verified" in page.text("matrix", "tile", "built")
     assert page.text("badge", "state") == "○ not verified"
     assert page.text("totals") == "0verified 1not verified 0failed 0left out"
+    assert "native" not in page.text("run"), "no image ran"
     assert "nothing about this image is proven" in page.text("main")
     assert page.text("tree", "equal") == ""
     assert json.loads((tmp_path / "out/report.json").read_text())["outcome"] == "built"
@@ -281,6 +282,34 @@ def test_ranks_that_a_launcher_started_are_shown_beside_the_images_own_checks(
     assert page.text("badge", "state") == "✓ verified"
 
 
+def test_a_further_runner_that_fails_is_seen(tmp_path: Path) -> None:
+    reason = "rank 0 of 1"
+    checks = {name: [outcome("mpi")] for name in FORMATS}
+    checks["oci-docker"] = [outcome("mpi", "failed", reason)]
+    page = render(tmp_path, manifest(cell(), checks=checks))
+    assert reason in page.text("finding", "failed")
+    assert "oci-docker" in page.text("list", "stack")
+    assert page.text("badge", "state") == "✓ verified"
+
+
+@pytest.mark.parametrize(
+    ("names", "equal", "shown"),
+    [
+        (("oci", "sif"), True, "✓ The same root file system in all formats"),
+        (("oci",), None, "✓ Root file system"),
+        (("oci",), False, "✗ The root file system is not all: see formats-equal"),
+        (("oci", "sif"), False, "✗ The root file system is not all: see formats-equal"),
+    ],
+)
+def test_what_is_said_of_formats_whose_trees_are_equal(
+    names: tuple[str, ...], equal: bool | None, shown: str, tmp_path: Path
+) -> None:
+    sample = manifest(cell())
+    artifacts = {name: sample["artifacts"][name] for name in names}
+    page = render(tmp_path, {**sample, "artifacts": artifacts, "formats_equal": equal})
+    assert page.text("tree").startswith(shown)
+
+
 def test_an_unknown_outcome_counts_as_failed(tmp_path: Path) -> None:
     page = render(tmp_path, manifest(cell(), checks={"oci": [outcome("mpi", "maybe", "odd")]}))
     assert "odd" in page.text("finding", "failed")
@@ -304,9 +333,16 @@ def test_emulated_is_never_shown_as_native(tmp_path: Path) -> None:
     assert "1 emulated" in page.text("run")
 
 
-@pytest.mark.parametrize(("emulated", "about"), [(True, "checked"), (False, "built and checked")])
-def test_what_was_native(emulated: bool, about: str) -> None:
-    (badge,) = card_of(record(manifest(cell(), emulated_build=emulated))).badges
+@pytest.mark.parametrize(
+    ("changes", "about"),
+    [
+        ({"emulated_build": True}, "checked"),
+        ({"emulated_build": False}, "built and checked"),
+        ({"emulated_build": False, "checks": {}, "outcome": "built"}, "built"),
+    ],
+)
+def test_what_was_native(changes: dict[str, Any], about: str) -> None:
+    (badge,) = card_of(record(manifest(cell(), **changes))).badges
     assert (badge.kind, badge.about) == ("native", f"{about} on x86_64")
 
 

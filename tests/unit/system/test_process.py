@@ -232,6 +232,23 @@ def test_of_100_megabytes_both_ends_are_kept_and_no_more_is_ever_in_memory() -> 
     assert peak < 8 * CAPTURE_LIMIT
 
 
+@pytest.mark.parametrize("at", [700_000, 1_048_570, 1_600_000, 2_000_000])
+def test_a_line_that_says_failed_is_kept_of_the_middle(at: int) -> None:
+    """A check is judged by it: launchers may lose the status of their ranks."""
+    lines = f"yes xxxxxxxxx | head -c {at}"
+    said = r"printf '\nrank 1: FAILED wrong sum\nMPI started singletons\n'"
+    done = Processes().capture(sh(f"{lines}; {said}; yes yyyyyyyyy | head -c 2000000"))
+    assert "bytes left out]\n" in done.stdout
+    assert "\nrank 1: FAILED wrong sum\n" in done.stdout
+    assert "\nMPI started singletons\n" in done.stdout
+    assert len(done.stdout) < CAPTURE_LIMIT + 200
+
+
+def test_of_many_lines_that_say_failed_some_are_kept() -> None:
+    done = Processes().capture(sh("yes FAILED | head -c 3000000"))
+    assert len(done.stdout) < CAPTURE_LIMIT + 20_000
+
+
 def test_output_up_to_the_limit_is_kept_whole() -> None:
     for size in (CAPTURE_LIMIT // 2, CAPTURE_LIMIT - 1, CAPTURE_LIMIT):
         done = Processes().capture(["head", "-c", str(size), "/dev/zero"])

@@ -6,6 +6,7 @@ import base64
 import datetime as dt
 import functools
 import json
+import logging
 import lzma
 import random
 import sys
@@ -379,3 +380,9 @@ def test_roots_may_leave_out_what_cosign_leaves_out(tmp_path: Path) -> None:
     del roots["tlogs"], roots["ctlogs"]
     file.write_text(json.dumps(roots))
     assert read_trusted_root(file) == roots
+
+
+def test_what_sigstore_logs_is_not_for_users() -> None:
+    """Python prints warnings of a logger without a handler to standard error."""
+    handlers = logging.getLogger("sigstore").handlers
+    assert any(isinstance(handler, logging.NullHandler) for handler in handlers)

@@ -148,6 +148,42 @@ def test_what_a_case_need_not_say(tmp_path: Path) -> None:
         try_case(found, None)
 
 
+def test_all_faults_of_a_case_are_told_at_once(tmp_path: Path) -> None:
+    run = {
+        "finished": "yesterday",
+        "started": "2026-11-20T10:00:00",
+        "format": "sfi",
+        "architecture": "power",
+        "outcomes": {"mpi": "pass"},
+        "emulated": "no",
+        "capabilities": [7],
+        "packages": {"date": "", "behind_days": -1},
+    }
+    case = {
+        "schema": "build-images/policy-case/v1",
+        "format": "sif",
+        "now": "2026-11-20T10:00:00Z",
+        "image": {"architecture": "x86", "asked": 1, "created": "then", "size": 1},
+        "proofs": [
+            {"kind": "signatur"},
+            {"kind": "evidence", "evidence": run, "subject": []},
+            {"kind": "evidence", "sbom": {}},
+            {"kind": "provenance", "provenance": {"sources": "a"}},
+            {"kind": "sbom", "sbom": {"packages": [{"version": "1"}], "complete": 1}},
+        ],
+        "host": {"capabilities": "7.0", "driver": []},
+        "contract": {"answer": "maybe", "reasons": 1},
+        "previous": {"times": {"evidenc": "2026-11-20T10:00:00Z", "created": "then"}},
+        "expected": {"idenity": "passed", "signature": "refuse"},
+    }
+    (tmp_path / "wrong.json").write_text(json.dumps(case, indent=1))
+    with pytest.raises(BadInput) as raised:
+        read_cases(tmp_path)
+    compare_with_golden(
+        f"{raised.value}\n".replace(str(tmp_path), "CASES"), "policy/case-faults.txt"
+    )
+
+
 def test_every_rule_is_seen_to_pass_and_to_refuse() -> None:
     seen = {(rule, result) for case in CASES for rule, result in case.expected.items()}
     assert {(rule, PASSED) for rule in RULES} <= seen
@@ -289,6 +325,15 @@ def test_evidence_is_of_the_architectures_that_a_site_asks_for(
     assert ruling.result == result
     other = "no evidence for sif on this class of hosts: 1 is from a host of another architecture"
     assert ruling.reason == f"{other} (x86_64)" or result == PASSED
+
+
+@pytest.mark.parametrize(
+    ("driver", "result"),
+    [("550.54.15", PASSED), ("550", PASSED), ("55.0", REFUSED), ("", REFUSED), (None, REFUSED)],
+)
+def test_evidence_is_of_this_hosts_driver_branch(driver: str | None, result: str) -> None:
+    host = PulledFor(capabilities=(70,), driver=driver)
+    assert ruled("driver-branch", "evidence", policy={}, host=host).result == result
 
 
 def test_all_builders_and_sources_that_are_not_accepted_are_told() -> None:

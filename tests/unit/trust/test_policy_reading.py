@@ -182,6 +182,18 @@ OF_IDENTITY = HEAD + "keys: [{{identity: a, {}}}]\n"
             'did you mean "issuer"?',
         ),
         (OF_IDENTITY.format("file: site.pub"), "keys[0].issuer", "missing"),
+        *(  # an empty list would accept whatever there is
+            (f"{HEAD}keys: [site.pub]\n{part}: {{{key}: []}}\n", f"{part}.{key}", "list is empty")
+            for part, key in (("provenance", "builders"), ("provenance", "sources"))
+        ),
+        *(
+            (
+                f"{HEAD}keys: [site.pub]\nevidence: {{hosts: {{{key}: []}}}}\n",
+                f"evidence.hosts.{key}",
+                "list is empty",
+            )
+            for key in ("architectures", "capabilities", "runtimes", "launchers")
+        ),
     ],
 )
 def test_single_faults(text: str, key: str, words: str, tmp_path: Path) -> None:

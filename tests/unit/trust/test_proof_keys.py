@@ -9,6 +9,7 @@ import os
 from pathlib import Path
 
 import pytest
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from proof_samples import PASSWORD, VECTORS, our_key
@@ -43,6 +44,28 @@ def test_cosigns_own_pair(name: str) -> None:
     assert private.public.pem == public.pem == (VECTORS / f"{name}.pub").read_bytes()
     assert public.verifies(private.sign(b"data"), b"data")
     assert not public.verifies(private.sign(b"data"), b"other data")
+
+
+class OldKey:
+    """A key of OpenSSL before 3.2, which makes no deterministic signatures."""
+
+    def __init__(self, key: ec.EllipticCurvePrivateKey) -> None:
+        self.key = key
+
+    def sign(self, data: bytes, algorithm: ec.ECDSA) -> bytes:
+        if algorithm.deterministic_signing:
+            raise UnsupportedAlgorithm("deterministic")
+        return self.key.sign(data, algorithm)
+
+
+def test_an_old_openssl_signs_too() -> None:
+    key = ec.generate_private_key(ec.SECP256R1())
+    private = keys.PrivateKey(key=key, name="site.key")
+    old = keys.PrivateKey(key=OldKey(key), name="site.key")  # type: ignore[arg-type]
+    signatures = {old.sign(b"data") for _ in range(2)}
+    assert len(signatures) == 2
+    assert private.sign(b"data") == private.sign(b"data")
+    assert all(private.public.verifies(one, b"data") for one in signatures)
 
 
 def test_the_fingerprint_is_that_of_openssl() -> None:

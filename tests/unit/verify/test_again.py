@@ -189,6 +189,8 @@ GPU = {"check": "gpu-compute", "outcome": "passed"}
 NO_GPU = {"check": "gpu-compute", "outcome": "skipped"}
 NOTHING = {"check": "gpu-compute", "outcome": "skipped", "data": {"applies": False}}
 BROKEN = {"check": "gpu-compute", "outcome": "failed"}
+ON_PROCESSOR = {"check": "gpu-compute", "outcome": "passed", "data": {"gpu_here": False}}
+OTHER = {"check": "mpi", "outcome": "passed"}
 NOT_WITHHELD = {"check": "gpu-withheld", "outcome": "failed"}
 
 
@@ -204,6 +206,10 @@ NOT_WITHHELD = {"check": "gpu-withheld", "outcome": "failed"}
         ({"oci": GPU, "sif": GPU}, {"oci-docker": BROKEN}, False),
         ({"oci": BROKEN, "sif": GPU}, {"oci": GPU}, True),
         ({"oci": GPU, "sif": GPU}, {"sif-2": NOT_WITHHELD}, False),
+        ({"oci": GPU}, {"sif": ON_PROCESSOR}, False),
+        ({"oci": ON_PROCESSOR}, {"sif": ON_PROCESSOR}, False),
+        ({"oci": NOTHING}, {"sif": NOTHING}, False),
+        ({"oci": GPU}, {"sif": OTHER}, False),
     ],
 )
 def test_proven_on_a_gpu_is_what_every_format_is(

@@ -22,6 +22,7 @@ from builder.verify.checks import (
     after_a_loss,
     environment_of,
     not_started,
+    noting_no_gpu,
     outcomes_in,
     passed,
     why_no_gpu,
@@ -181,13 +182,25 @@ def test_failure_keeps_the_end_of_the_output(verify: Verify) -> None:
     assert len(outcome.output.splitlines()) == 40
 
 
-@pytest.mark.parametrize(
-    ("text", "reason"), [("no GPU here\n", "no GPU here"), ("", "the check gives no reason")]
-)
-def test_exit_status_77_is_skipped_and_never_passed(text: str, reason: str, verify: Verify) -> None:
-    _, outcome = verify(done(text, 77), needs=("gpu",))
-    assert (outcome.outcome, outcome.reason) == (SKIPPED, reason)
+def test_exit_status_77_is_skipped_and_never_passed(verify: Verify) -> None:
+    _, outcome = verify(done("no GPU here\n", 77), needs=("gpu",))
+    assert (outcome.outcome, outcome.reason) == (SKIPPED, "no GPU here")
     assert outcome.outcome != PASSED
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("", "the check printed no finding"),
+        ("rank 1: FAILED\nno adapter\n", "it printed: rank 1: FAILED"),
+        ("\x7f\x01\n", "its last line is not text: "),
+    ],
+)
+def test_exit_status_77_alone_skips_nothing(text: str, fault: str, verify: Verify) -> None:
+    """Other programs end with it, too: curl without certificates, and EX_NOPERM of sysexits.h."""
+    _, outcome = verify(done(text, 77, "curl: (77) error setting certificate locations\n"))
+    assert outcome.outcome == FAILED
+    assert outcome.reason.startswith(f"exit status 77, but {fault}")
 
 
 @pytest.mark.parametrize("status", [0, 77, -15])
@@ -215,6 +228,22 @@ def test_no_finding_is_failed(result: Completed, verify: Verify) -> None:
     _, outcome = verify(result)
     assert outcome.outcome == FAILED
     assert outcome.reason == "exit status 0, but the check printed no finding"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "/checks/20-x: 2: nowhere: not found",
+        "sh: line 1: nowhere: command not found",
+        "sh: 1: cannot open nowhere: No such file or directory",
+        "prog: cannot open shared object file: No such file or directory",
+    ],
+)
+def test_a_program_that_did_not_run_is_no_finding(line: str, verify: Verify) -> None:
+    """As in `nowhere 2>&1 | tail -n 1`, whose exit status is that of `tail`."""
+    _, outcome = verify(done(f"so far so good\n{line}\n"))
+    assert outcome.outcome == FAILED
+    assert outcome.reason == f"exit status 0, but a program did not run: {line}"
 
 
 @pytest.mark.parametrize(
@@ -316,6 +345,14 @@ def test_env_that_fails_is_failed(verify: Verify) -> None:
         *(("HOME", "", f"{name}=x", PASSED) for name in ("PWD", "OLDPWD", "SHLVL", "_")),
         ("LD_LIBRARY_PATH", "/a", "LD_LIBRARY_PATH=/a:/.singularity.d/libs", PASSED),
         ("LD_LIBRARY_PATH", "/a", "LD_LIBRARY_PATH=/a:/b", FAILED),
+        *(
+            ("OTHER", "", f"OTHER=\0LD_LIBRARY_PATH={value}", outcome)
+            for value, outcome in (
+                ("", PASSED),
+                ("/.singularity.d/libs", PASSED),
+                ("/b:/.singularity.d/libs", FAILED),  # by APPTAINERENV_LD_LIBRARY_PATH
+            )
+        ),
         ("OTHER", "/a", "OTHER=/a:/.singularity.d/libs", FAILED),
     ],
 )
@@ -323,7 +360,8 @@ def test_variables_that_may_be_others(
     variable: str, value: str, printed: str, expected: str
 ) -> None:
     runner = FakeRunner({"sh": done(env(printed))})
-    assert environment_in(runner, {variable: value}, own=()).outcome == expected
+    own = ("LD_LIBRARY_PATH",)
+    assert environment_in(runner, {variable: value}, own=own).outcome == expected
 
 
 def test_a_working_directory_through_a_link_is_sound(tmp_path: Path) -> None:
@@ -372,6 +410,13 @@ def test_a_gpu_check_that_found_none_since_it_disappeared_was_not_skipped() -> N
     )
     assert [one.outcome for one in found] == [PASSED, FAILED, SKIPPED]
     assert found[1].reason == "a GPU disappeared; check output: because"
+
+
+def test_a_gpu_check_that_passes_without_a_gpu_says_so() -> None:
+    """It may fall back to the processor: the image is not proven on a GPU."""
+    target = a_target(a_check("train", ("gpu",)), a_check("skips", ("gpu",)), a_check("mpi"))
+    outcomes = [an_outcome(PASSED, "train"), an_outcome(SKIPPED, "skips"), an_outcome(PASSED)]
+    assert [one.lacked_gpu for one in noting_no_gpu(outcomes, target)] == [True, False, False]
 
 
 def test_variables_that_depend_on_the_program_that_is_started_are_failed() -> None:

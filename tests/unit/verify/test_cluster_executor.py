@@ -205,6 +205,7 @@ def test_a_site_has_its_pools_and_others_are_made_of_what_workers_are() -> None:
 
 
 def test_workers_that_cannot_be_used_are_named(bench: Bench) -> None:
+    assert bench.executor.capacity() == ()  # of those that join, events tell
     bench.connection.joined("tcp://n2", "it does not say what it is: ModuleNotFoundError")
     bench.connection.joined("tcp://n3", facts("n3", program="sha256:0"))
     assert bench.events() == []

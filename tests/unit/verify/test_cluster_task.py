@@ -26,6 +26,7 @@ from builder.build.engines import DockerfileBuild, Tools
 from builder.build.planning import compiled, load_plan
 from builder.build.run import BuildSettings, Run
 from builder.build.site_store import add_project
+from builder.host.doctor import Diagnosis
 from builder.host.records import Host, HostGpu, HostGpus
 from builder.model import Plan, Selection
 from builder.model.errors import Interrupted, MissingPrerequisite, StepFailed
@@ -35,9 +36,10 @@ from builder.system.terminal import Progress
 from builder.verify import shared_images
 from builder.verify.cluster import task
 from builder.verify.cluster.orders import Failure, Order, OrderResult, own_program
+from builder.verify.preparation import ExaminedMachine
 
 IMAGE, ARCHIVE = "one-1.0-debian13-x86_64", b"an archive"
-MATRIX = "axes: {arch: [x86_64], base: [debian13], cuda: [none], mpi: [none]}\n"
+MATRIX = "axes: {arch: [x86_64], base: [debian13], cuda: [none], mpi: [none]}\ninherit: false\n"
 CORE = """\
 recipe: core
 version: "1.0"
@@ -171,6 +173,37 @@ def test_an_order_for_a_base_makes_no_stage(worker: Worker) -> None:
     assert project.name == worker.project.removeprefix("sha256:")[:32]
     assert not [*(worker.site.home.path / "sources").rglob("*")]
     assert worker.carry_out("base") == result  # the project is there already
+
+
+def test_a_machine_is_examined_once_for_each_engine(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    prepare, known, examined = task.prepare, list[ExaminedMachine](), list[Diagnosis]()
+
+    def examine(_tools: Tools) -> Diagnosis:
+        found = Diagnosis(arch="x86_64", user=f"user-{len(examined)}", items={}, abilities=())
+        examined.append(found)
+        return found
+
+    monkeypatch.setattr(task, "examined", examine)
+
+    def noting(*arguments: Any, machine: ExaminedMachine, **others: Any) -> Run:
+        known.append(machine)
+        return prepare(*arguments, machine=machine, **others)
+
+    monkeypatch.setattr(task, "prepare", noting)
+    file, progress = tmp_path / "machine", Progress(stream=worker.site.said)
+    worker.site.versions["fake"] = "1.0"
+    for engine in ("fake", "fake", "other"):
+        task.carry_out(worker.order("base", engine=engine), progress, [], file)
+    file.write_text("not JSON")
+    task.carry_out(worker.order("base"), progress, [], file)
+    assert [(one.engine, one.diagnosis.user, dict(one.versions)) for one in known] == [
+        ("fake", "user-0", {}),
+        ("fake", "user-0", {"fake": "1.0"}),
+        ("other", "user-1", {}),
+        ("fake", "user-2", {}),
+    ]
 
 
 def test_an_order_for_a_stage_makes_those_below_it(

@@ -146,6 +146,11 @@ def test_each_check_is_listed_once_and_skipped_among_the_warned(tmp_path: Path) 
     }
 
 
+def test_what_no_json_can_hold_is_no_evidence(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        evidence(tmp_path, replace(an_outcome(PASSED), data={"n": float("nan")}))
+
+
 def test_evidence_says_what_emulated(tmp_path: Path) -> None:
     found = evidence(tmp_path, an_outcome(PASSED), emulator="qemu 11.1")
     run = found["predicate"]["configuration"][0]["annotations"]
@@ -245,6 +250,14 @@ def test_facts_of_a_host(tmp_path: Path) -> None:
     assert host_facts(proc=tmp_path / "proc", etc=tmp_path).driver == "loaded"
     nothing = host_facts(proc=tmp_path / "no", etc=tmp_path / "no")
     assert (nothing.cpu, nothing.os, nothing.driver) == ("unknown", "unknown", "")
+
+
+def test_the_architecture_is_the_kernels(tmp_path: Path) -> None:
+    """Under QEMU, `uname` says what is emulated: evidence would say that the run was native."""
+    (tmp_path / "sys/kernel").mkdir(parents=True)
+    (tmp_path / "sys/kernel/arch").write_text("ppc64le\n")
+    assert host_facts(proc=tmp_path).arch == "ppc64le"
+    assert host_facts().arch == platform.machine()
 
 
 # Versions as the driver's files have them; its README and issues of several projects quote them.

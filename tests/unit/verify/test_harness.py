@@ -54,6 +54,7 @@ def test_the_builders_bytes_are_no_finding() -> None:
         ({"files/run-checks": "echo all is well\n"}, "run-checks differs from the builder's"),
         ({"files/checks/10-mpi": "echo 4 ranks\n"}, "checks/10-mpi differs from the builder's"),
         ({"files/checks/20-more": "echo fine\n"}, "checks/20-more differs from the builder's"),
+        ({"files/src/json.py": "a module"}, "src/json.py differs from the builder's"),
         ({"files/src/quiet.sh": None}, "src/quiet.sh is missing"),
         ({"files/host-contract.json": "[]"}, "host-contract.json differs from the builder's"),
     ],

@@ -93,7 +93,18 @@ def test_an_image_is_built_and_verified(site: Site, monkeypatch: pytest.MonkeyPa
         *("contents.json.gz", "manifest.json", "sbom.cdx.json")
     ]
     assert site.job(cache=False).exit_code == 0
-    assert not (folder / "contents.json.gz").exists(), "of the build before"
+    for name in ("contents.json.gz", "evidence"):
+        assert not (folder / name).exists(), "of the build before"
+
+
+@pytest.mark.usefixtures("results")
+def test_a_clock_that_is_wrong_is_said_at_once(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not by the report and `publish` alone."""
+    site.recipes, site.host = [ONE_ALONE], HOST
+    monkeypatch.setattr("builder.verify.proof.now", lambda: "1970-01-01T00:00:09+00:00")
+    done = site.job(verify=True)
+    assert (done.exit_code, done.manifests[IMAGE].outcome) == (1, "failed")
+    assert "oci/agreement: evidence/oci.json: impossible times" in said(site)
 
 
 def test_what_was_built_before_is_only_verified(

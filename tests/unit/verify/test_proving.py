@@ -415,6 +415,18 @@ def test_a_finished_image_is_proven_again(machine: Machine, manifest: dict[str, 
     assert not [*(machine.folder / "home/work").iterdir()]
 
 
+def test_a_run_whose_evidence_contradicts_itself_is_not_said_to_be_verified(
+    machine: Machine, manifest: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by a machine whose clock starts in 1970: `publish` and the report refuse it, too."""
+    write(machine, manifest)
+    monkeypatch.setattr("builder.verify.proof.now", lambda: "1970-01-01T00:00:09+00:00")
+    verified = prove_again(machine.run, machine.folder)
+    assert (verified.record.outcome, verified.has_failed) == ("failed", True)
+    failure = verified.record.checks["sif"][-1]
+    assert (failure.check, "impossible times" in failure.reason) == ("agreement", True)
+
+
 def test_what_another_runner_finds_is_kept_beside(
     machine: Machine, manifest: dict[str, Any]
 ) -> None:

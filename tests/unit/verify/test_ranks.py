@@ -65,7 +65,7 @@ def a_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Too
     def make(**answers: str) -> Tools:
         folder = tmp_path / "bin"
         folder.mkdir(exist_ok=True)
-        known = {name.replace("_--", " --"): text for name, text in answers.items()}
+        known = {re.sub("_(?=--|ping)", " ", name): text for name, text in answers.items()}
         for name in {command.split()[0] for command in known}:
             (folder / name).write_text("")
             (folder / name).chmod(0o755)
@@ -206,7 +206,9 @@ def test_a_host_without_a_launcher(host: Callable[..., Tools]) -> None:
 
 
 def test_srun_starts_ranks_by_pmix(host: Callable[..., Tools]) -> None:
-    tools = host(**{"srun_--mpi=list": PLUGINS, "scontrol": UP, "srun_--version": "slurm 22.05.8"})
+    tools = host(
+        **{"srun_--mpi=list": PLUGINS, "scontrol_ping": UP, "srun_--version": "slurm 22.05.8"}
+    )
     found = launchers.find(start("srun", nodes=2, options=("-p", "x")), OPEN_MPI, tools)
     assert words(found) == [
         "srun",
@@ -245,7 +247,7 @@ def test_srun_starts_ranks_by_pmix(host: Callable[..., Tools]) -> None:
         ),
         (
             OPEN_MPI,
-            {"srun_--mpi=list": PLUGINS, "scontrol": "Slurmctld(primary) at head is DOWN\n"},
+            {"srun_--mpi=list": PLUGINS, "scontrol_ping": "Slurmctld(primary) at head is DOWN\n"},
             "no Slurm controller answers: Slurmctld(primary) at head is DOWN",
         ),
         (OPEN_MPI, {"srun_--mpi=list": PLUGINS}, "no Slurm controller answers: scontrol ping"),

@@ -24,9 +24,9 @@ from rehearse_samples import (
 )
 from samples import ROOT, block, compare_with_golden, image, recipe, shipped_project
 
+from builder.build.listings import decisions, explanation, explanation_json
 from builder.cli import main, rehearse
 from builder.cli.rehearse import as_json, as_text
-from builder.cli.show import decisions, explanation, explanation_json
 from builder.compile import spec
 from builder.compile.lint.reading import read
 from builder.model import LockedSource, Plan, Selection, Spec
@@ -101,6 +101,14 @@ def test_steps_know_their_folder_and_their_variables(tmp_path: Path) -> None:
     first, last = results[-2:]
     assert (last.program, last.folder, last.variables) == ("true", "/", {"C": "2", "E": "3"})
     assert (first.program, first.has_fallback, last.has_fallback) == ("false", True, False)
+
+
+def test_a_folder_and_variables_last_until_the_next_run(tmp_path: Path) -> None:
+    blocks = [block("shell", commands=[*first, "make"]) for first in (["cd /a", "export B=1"], [])]
+    planned = image(tmp_path, recipes=[recipe(development=tuple(blocks))])
+    steps = steps_of(read(spec.compile_spec(planned, run_checks=""), locked=False))
+    made = [(each.folder, each.variables) for each in steps if each.program == "make"]
+    assert made == [("/a", {"B": "1"}), ("/", {})]
 
 
 # Source trees, and edits of them.

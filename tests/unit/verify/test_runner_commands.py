@@ -6,6 +6,7 @@ Engine tests show that they work; these that none of them changes unseen, on whi
 from __future__ import annotations
 
 import dataclasses
+import getpass
 import os
 import shlex
 from collections.abc import Iterator
@@ -84,6 +85,20 @@ def command(machine: Commands, *, gpu: bool) -> list[str]:
     with machine.user(is_root=True):
         run_in(kind, dataclasses.replace(container(machine, kind), gpu=gpu))
     return shlex.split([line for line in machine.lines if "print(1)" in line][-1])
+
+
+@pytest.mark.parametrize("error", [KeyError, OSError])
+def test_a_user_without_an_entry_has_a_number(
+    error: type[Exception], machine: Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def nobody() -> str:
+        raise error
+
+    monkeypatch.setattr(getpass, "getuser", nobody)
+    kind = RUNNERS["charliecloud"]
+    with machine.user(is_root=False):
+        run_in(kind, container(machine, kind))
+    assert f"    USER={os.getuid()}" in machine.lines
 
 
 def test_a_new_charliecloud_is_told_which_gpus(machine: Commands) -> None:

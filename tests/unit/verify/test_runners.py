@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sys
 import tarfile
@@ -52,22 +53,41 @@ def test_every_format_has_a_runner() -> None:
 SAYS = "import json, os; print(json.dumps(dict(os.environ)))"
 
 
-def test_a_container_under_a_launcher_has_no_variable_of_the_callers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture(name="apptainer")
+def apptainer_that_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Container:
     """`apptainer` here is a program that says which variables it was given."""
     (tmp_path / "bin").mkdir()
     (tmp_path / "work").mkdir()
     path = f"{tmp_path / 'bin'}:/usr/bin:/bin"
     monkeypatch.setattr(Home, "search_path", lambda _home: path)
-    monkeypatch.setenv("A_TOKEN", "secret")
+    monkeypatch.setattr(Tools, "ordinary_user", None)
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     tools = Tools(processes=Processes(), home=Home(path=tmp_path))
-    monkeypatch.setattr(Tools, "ordinary_user", None)
     install(tools, "apptainer", f"exec {sys.executable} -c '{SAYS}'")
+    return Container(artifact=tmp_path / "i.sif", work=tmp_path / "work", tools=tools)
+
+
+def test_a_container_has_no_setting_of_the_callers_apptainer(
+    apptainer: Container, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sites set them for all jobs; checks would then see the host's MPI in place of the image's."""
+    for name in ("APPTAINER_BIND", "APPTAINERENV_LD_LIBRARY_PATH", "SINGULARITY_NV"):
+        monkeypatch.setenv(name, "/opt/host")
+    monkeypatch.setenv("APPTAINER_TMPDIR", "/nowhere")
+    with RUNNERS["apptainer"].open(apptainer) as runner:
+        found = json.loads(runner.run(["true"], timeout_s=20).stdout)
+    given = {name for name in found if name.startswith(("APPTAINER", "SINGULARITY"))}
+    assert given == {"APPTAINER_TMPDIR", "APPTAINER_CACHEDIR", "APPTAINER_MKSQUASHFS_ARGS"}
+    assert found["APPTAINER_TMPDIR"].startswith(str(apptainer.work))
+
+
+def test_a_container_under_a_launcher_has_no_variable_of_the_callers(
+    apptainer: Container, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("A_TOKEN", "secret")
+    path = apptainer.tools.home.search_path()
     around = Around(command=("env", "LAUNCHER_RANK=0"), environment={"PATH": path, "UCX_TLS": "rc"})
-    sif, work = tmp_path / "i.sif", tmp_path / "work"
-    container = Container(artifact=sif, work=work, tools=tools, around=around)
+    container = dataclasses.replace(apptainer, around=around)
     with RUNNERS["apptainer"].open(container) as runner:
         done = runner.run(["true"], timeout_s=20)
     found = json.loads(done.stdout)

@@ -1,16 +1,19 @@
-"""Output of several commands: plans as text, JSON and graph."""
+"""Plans and explanations as text and JSON, and plans as a graph."""
 
 from __future__ import annotations
 
+import json
 import platform
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
+from pathlib import Path
 
 from builder.build.records import StageState
 from builder.model import Cell, LeftOut, Plan, PlannedImage
 from builder.model.errors import counted
 from builder.model.exact_json import JsonObject
 from builder.model.planned import by_reason, on_a_screen
+from builder.model.records import schema_of_record
 
 Decided = Callable[[PlannedImage], list[str]]  # returns a line for each decision on an image
 Seen = Callable[[PlannedImage], str]  # describes how far an image was tested here
@@ -18,6 +21,7 @@ _CELL = [field.name for field in fields(Cell)]
 _MANY_IMAGES = 4  # with decisions, a screenful or two
 _MANY_CELLS = 8  # with reasons, the same
 _MANY_GROUPED = 50
+_SCHEMA = Path(__file__).with_name("plan.schema.json")
 _SAME = "with the same selectors"
 _NO_HANDLER = (
     "native tools: none, set-up did not install the kernel's handler; run 'build-images setup'"
@@ -85,6 +89,12 @@ def _left_out_json(left_out: LeftOut) -> dict[str, object]:
 
 def _cell_json(cell: Cell) -> dict[str, str]:
     return {name: getattr(cell, name) for name in _CELL}
+
+
+def plan_schema() -> dict[str, object]:
+    """Return the JSON Schema of `plan_json`."""
+    schema: dict[str, object] = json.loads(_SCHEMA.read_text(encoding="utf-8"))
+    return {**schema, "definitions": {"cell": schema_of_record(Cell)}}
 
 
 def plan_graph(plan: Plan) -> str:
@@ -158,11 +168,17 @@ def decisions(
     image: PlannedImage,
     host: str = platform.machine(),
     opened: Callable[[str], bool] = lambda _arch: True,
+    mirror: str = "",
 ) -> list[str]:
-    """Return the decisions for an image; `opened` says if native tools work for an architecture."""
+    """Return the decisions for an image; `opened` says if native tools work for an architecture.
+
+    `mirror` is this machine's, for bases that are made here and have none of their own.
+    """
     from builder.build.native import tools  # noqa: PLC0415 - `plan` starts without what builds
 
     lines = list(image.decided)
+    if mirror and image.is_bootstrapped and not image.base.mirrors:
+        lines.insert(1, f"base: fetched from {mirror}")
     chain = " <- ".join(f"{stage.name} {stage.version}" for stage in reversed(image.stages))
     lines.append(f"recipes: {chain}")
     if description := tools.described(image.base, image.cell.arch, host):
