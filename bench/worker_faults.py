@@ -5,11 +5,11 @@
 Each round builds an image, every third round two that share a stage, which no home and no store
 has, by `build-images --on`, on the workers of a real Dask scheduler, which belong to four machines,
 through a docker-registry on loopback. Scheduler, workers and registry live across rounds; what a
-fault killed is started again.
-Each kind of fault comes equally often, in an order by the seed; every third round has two. A fault
-comes after an order that is chosen at random has begun. The command, or the same one again where it
-was ended, has to end well, with verified images whose bytes are those of a local build; within 15 s
-no process, container or mount may be left on a machine, and nothing half-made in the output folder.
+fault killed is started again. Each kind of fault comes equally often, in an order by the seed;
+every third round has two. A fault comes after an order that is chosen at random has begun. The
+command, or the same one again where it was ended, has to end well, with verified images whose bytes
+are those of a local build; within 15 s no process, container or mount may be left on a machine, and
+nothing half-made in the output folder.
 
 A round depends on the seed and its number alone: `--first 120` goes on after 120 rounds. The table
 comes at the end, and after Ctrl-C. It has to be root, who mounts the small disk and names the
@@ -581,9 +581,9 @@ def manifest_of(folder: Path) -> dict[str, Any]:
     return manifest
 
 
-def reference_digests(out: Path) -> Recording:
+def reference_digests(out: Path, recipes: Iterable[str]) -> Recording:
     """The digests of the images of round 0, which were not verified: no manifest has the trees."""
-    names = [name for images in IMAGES.values() for name in images.values()]
+    names = [name for recipe in recipes for name in IMAGES[recipe].values()]
     layouts = {name: oci.read_layout(out / name / FILES["oci"]) for name in names}
     return {
         name: {
@@ -692,8 +692,8 @@ class Reference:
     bases: Path
 
 
-def local_build(folder: Path, registry: StoppableRegistry) -> Reference:
-    """Build all images on this machine alone; their base alone stays in the registry."""
+def local_build(folder: Path, registry: StoppableRegistry, recipes: Sequence[str]) -> Reference:
+    """Build images on this machine alone; their base alone stays in the registry."""
     folder.mkdir()
     project = copy_of_project(folder / "project")
     add_small_base(project)
@@ -703,12 +703,13 @@ def local_build(folder: Path, registry: StoppableRegistry) -> Reference:
     (home / "tools").symlink_to(Home.of_environment().path / "tools")
     store_small_base(project, home)
     env = {"BUILD_IMAGES_HOME": str(home), "BUILD_IMAGES_STORE": f"{registry.host}/{_STORE}"}
-    words = ("--project", project, "--all", "--format=oci", "--no-verify", "--no-lint")
+    words = ["--project", project, "--format=oci", "--no-verify", "--no-lint"]
+    words += [f"--recipe={recipe}" for recipe in recipes]
     status, output = build_images(*words, *_options(_FLAVOURS), env=env)
     if status:
         raise RuntimeError(output)
     registry.keep_bases()
-    return Reference(digests=reference_digests(project / "out"), bases=home / "bases")
+    return Reference(digests=reference_digests(project / "out", recipes), bases=home / "bases")
 
 
 @dataclass(kw_only=True, slots=True)
@@ -737,8 +738,9 @@ def campaign(
     with contextlib.ExitStack() as ends:
         signals = ends.enter_context(outside_signals())
         registry = ends.enter_context(stoppable_registry(folder / "registry"))
-        reference = local_build(folder / "local", registry)
         numbers = range(first + 1, first + 1 + rounds)
+        recipes = {_recipe_of_round(seed, number) for number in numbers}
+        reference = local_build(folder / "local", registry, sorted(recipes))
         for at in range(0, rounds, _ROUNDS_OF_MACHINES):
             place = folder / f"machines-{at // _ROUNDS_OF_MACHINES + 1}"
             place.mkdir()
@@ -757,7 +759,7 @@ def _run_round(site: Site, number: int, seed: int, result: Campaign) -> None:
         site=site,
         number=number,
         chance=chance,
-        recipe=chance.choice(sorted(IMAGES)),
+        recipe=_recipe_of_round(seed, number),
         flavours=_FLAVOURS if len(kinds) > 1 else (chance.choice(_FLAVOURS),),
         registry=site.proxy.host if "registry says 503" in kinds else site.registry.host,
     )
@@ -770,6 +772,10 @@ def _run_round(site: Site, number: int, seed: int, result: Campaign) -> None:
     site.registry.start()
     site.machines.start_missing()
     shutil.rmtree(trial.folder, ignore_errors=True)
+
+
+def _recipe_of_round(seed: int, number: int) -> str:
+    return random.Random(f"{seed}-{number}-recipe").choice(sorted(IMAGES))
 
 
 def processor_time() -> float:

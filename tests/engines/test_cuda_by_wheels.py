@@ -46,7 +46,7 @@ CHECK = {
 PROGRAM = "opt/build-images/bin/cuda-compute"
 HOME = "usr/local/cuda-{}/redist/"
 # Equal formats are the same for other images; in `make test-long`, three images have all of them.
-BUILT = FORMATS if LONG else ("charliecloud",)
+BUILT = FORMATS if LONG else ("oci", "charliecloud")
 _LONG = pytest.mark.long(reason="builds a base or downloads a gigabyte more, minutes")
 
 

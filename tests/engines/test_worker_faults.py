@@ -1,7 +1,7 @@
 """Faults at random while workers of a Dask scheduler make images.
 
-`python bench/worker_faults.py` runs many rounds; here, three with four workers in `make test`,
-which a fixed seed chooses, and 30 with eight in `make test-long`, others each time.
+`python bench/worker_faults.py` runs many rounds; here, two with four workers in `make test`,
+where a worker and the run are killed, and 30 with eight in `make test-long`, others each time.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from builder.build.engines import Tools
 from builder.system.files import remove_tree
 
 pytestmark = [pytest.mark.engines, pytest.mark.campaign]
-ROUNDS, WORKERS = (30, 8) if LONG else (3, 4)
+ROUNDS, WORKERS = (30, 8) if LONG else (2, 4)
 SEED = 10
 
 

@@ -37,6 +37,7 @@ from builder.system.descendants import end_tree
 pytestmark = pytest.mark.engines
 TINY = "tiny-1.0-small-x86_64"
 ORDER = r"builder\.verify\.cluster\.task"
+LOOK_S = 0.4  # to look at all processes takes 20 ms
 
 
 @pytest.fixture(name="homes", scope="module")
@@ -165,11 +166,11 @@ def test_an_image_may_be_built_now_and_verified_later(
 def test_a_killed_worker_costs_no_image(small_site: Path, pool: Pool, tmp_path: Path) -> None:
     write_tiny(small_site, '"test -e /tmp/never || sleep 13"')
     with started(small_site, pool, tmp_path) as child:
-        wait_for(lambda: processes(r"^sleep 13$"))
+        wait_for(lambda: processes(r"^sleep 13$"), every_s=LOOK_S)
         [order] = orders(pool)
         stat = Path(f"/proc/{order}/stat").read_text().rpartition(") ")[2].split()
         os.kill(int(stat[1]), signal.SIGKILL)
-        wait_for(lambda: order not in orders(pool), 15)
+        wait_for(lambda: order not in orders(pool), 15, every_s=LOOK_S)
         done = ended(child)
     assert done.status == 0, done.stderr
     assert " is lost (x86_64)" in done.stderr
@@ -187,11 +188,11 @@ def test_what_is_interrupted_ends_on_all_workers_and_goes_on_from_there(
     write_tiny(small_site, f'"test -e /tmp/never || sleep {3800 + number}"', name="other")
     pattern = rf"^sleep 3[78]{number:02}$"
     with started(small_site, pool, tmp_path) as child:
-        wait_for(lambda: len(processes(pattern)) == len(pool.workers))
+        wait_for(lambda: len(processes(pattern)) == len(pool.workers), every_s=LOOK_S)
         begin = time.monotonic()
         os.kill(child.pid, number)
-        wait_for(lambda: not processes(pattern), 12)
-        wait_for(lambda: not orders(pool), 12 - (time.monotonic() - begin))
+        wait_for(lambda: not processes(pattern), 12, every_s=LOOK_S)
+        wait_for(lambda: not orders(pool), 12 - (time.monotonic() - begin), every_s=LOOK_S)
         done = ended(child)
     if number == signal.SIGINT:
         assert done.status == 130
@@ -207,11 +208,11 @@ def test_what_is_interrupted_ends_on_all_workers_and_goes_on_from_there(
 def test_a_lost_scheduler_ends_the_run(small_site: Path, pool: Pool, tmp_path: Path) -> None:
     write_tiny(small_site, '"test -e /tmp/never || sleep 3901"')
     with started(small_site, pool, tmp_path) as child:
-        wait_for(lambda: processes(r"^sleep 3901$"))
+        wait_for(lambda: processes(r"^sleep 3901$"), every_s=LOOK_S)
         assert pool.scheduler
         pool.scheduler.kill()
         done = ended(child, 60)
-        wait_for(lambda: not orders(pool), 30)
+        wait_for(lambda: not orders(pool), 30, every_s=LOOK_S)
     assert done.status == 4, done.stderr
     assert "the connection to the Dask scheduler is lost" in done.stderr
     assert "Traceback" not in done.stderr

@@ -116,7 +116,7 @@ def test_an_architecture_that_no_pool_builds_starts_no_workers(
     ]
     with (
         with_store(run_in(tmp_path, offline=False)) as run,
-        pytest.raises(BadInput, match=r"builds aarch64 \(1 image\); pools: x86: x86_64, ppc64le$"),
+        pytest.raises(BadInput, match=r"builds aarch64 \(1 image\); pools: x86: x86_64, ppc64le\n"),
         workers_of("slurm", run, specs),
     ):
         pass
