@@ -116,17 +116,15 @@ def shipped_plan() -> Plan:
 
 @functools.cache
 def shipped_images() -> tuple[PlannedImage, ...]:
-    """The images of `shipped_plan`, without the 100,000 cells that their recipes' limits exclude."""
+    """The images of `shipped_plan`, planned without the 100,000 cells that limits exclude."""
     shipped = shipped_project()
     names = sorted(shipped.recipes, key=lambda name: (len(shipped.chain(name)), name))
-    selections = [
-        Selection(patterns={"recipe": (name,), **_limits(shipped, name)}) for name in names
+    selected = [{"recipe": (name,), **_limits(shipped, name)} for name in names]
+    plans = [
+        make_plan(shipped, Selection(patterns=patterns), compiler=spec.COMPILER)
+        for patterns in selected
     ]
-    return tuple(
-        image
-        for selection in selections
-        for image in make_plan(shipped, selection, compiler=spec.COMPILER).images
-    )
+    return tuple(image for plan in plans for image in plan.images)
 
 
 def _limits(shipped: Project, recipe: str) -> dict[str, tuple[str, ...]]:
