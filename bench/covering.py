@@ -95,15 +95,28 @@ def _file(test: str) -> str:
 
 
 @functools.cache
-def importers() -> dict[str, set[str]]:
-    """The files of `builder/` and of the unit tests that import each file of `builder/`."""
-    files: dict[str, set[str]] = defaultdict(set)
-    for path in sorted([*(PROJECT / "builder").rglob("*.py"), *_UNITS.rglob("test_*.py")]):
-        for node in ast.walk(ast.parse(path.read_bytes())):
-            if isinstance(node, ast.ImportFrom) and node.module:
-                for name in (node.module, *(f"{node.module}.{one.name}" for one in node.names)):
-                    files[_file_of(name)].add(str(path.relative_to(PROJECT)))
-    return files
+def importers(file: str) -> set[str]:
+    """The files of `builder/` and of the unit tests that import one of `builder/`."""
+    path = Path(file)
+    word = (path.parent if path.stem == "__init__" else path).stem.encode()
+    return {name for name, source in _sources().items() if word in source and file in _used(name)}
+
+
+@functools.cache
+def _sources() -> dict[str, bytes]:
+    paths = [*(PROJECT / "builder").rglob("*.py"), *_UNITS.rglob("test_*.py")]
+    return {str(path.relative_to(PROJECT)): path.read_bytes() for path in paths}
+
+
+@functools.cache
+def _used(name: str) -> frozenset[str]:
+    """The files of `builder/` that a file imports."""
+    return frozenset(
+        _file_of(module)
+        for node in ast.walk(ast.parse(_sources()[name]))
+        if isinstance(node, ast.ImportFrom) and node.module
+        for module in (node.module, *(f"{node.module}.{alias.name}" for alias in node.names))
+    )
 
 
 @functools.cache
@@ -120,9 +133,9 @@ def lines_in_functions(file: str) -> frozenset[int]:
 @functools.cache
 def importing_files(file: str) -> set[str]:
     """The files that import one of `builder/`, or its package where that hands on its names."""
-    direct = importers().get(file, set())
+    direct = importers(file)
     package = str(Path(file).parent / "__init__.py")
-    return direct | (importers().get(package, set()) if package in direct else set())
+    return direct | (importers(package) if package in direct else set())
 
 
 def _file_of(module: str) -> str:

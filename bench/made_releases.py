@@ -47,6 +47,14 @@ references:
   x86_64: docker.io/library/sample:22.04
   ppc64le: docker.io/library/sample:22.04
 """
+_CHECKS = """\
+checks:
+  python3:  # of no recipe
+    about: Python 3 starts
+    sources: [python3-check.py]
+    run: python3 $SRC/python3-check.py
+    timeout: 120
+"""
 _RECIPE = """\
 recipe: {name}
 version: "1.0"
@@ -66,9 +74,11 @@ def make_project(
     folder: Path, *, recipes: Sequence[str], architectures: Sequence[str] = ("x86_64", "ppc64le")
 ) -> Path:
     """A project whose recipes are children of the first; each has a tag `latest`."""
-    for name in ("recipes", "base-images"):
+    for name in ("recipes", "base-images", "tests/images"):
         (folder / name).mkdir(parents=True)
-    shutil.copytree(PROJECT / "tests" / "images", folder / "tests" / "images")
+    shutil.copy(PROJECT / "tests/images/run-checks", folder / "tests/images")
+    shutil.copy(PROJECT / "tests/images/python3-check.py", folder / "tests/images")
+    (folder / "tests/images/checks.yaml").write_text(_CHECKS)
     (folder / "base-images" / "sample.yaml").write_text(_BASE)
     for name in recipes:
         parent = f"parent: {recipes[0]}\n" if name != recipes[0] else ""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
@@ -37,6 +37,11 @@ class Module:
     file: Path
     tree: ast.Module
 
+    @cached_property
+    def nodes(self) -> tuple[ast.AST, ...]:
+        """All nodes of its tree, in the order of `ast.walk`."""
+        return tuple(ast.walk(self.tree))
+
     @property
     def room(self) -> str:
         """The room that it is in; empty for `builder` itself and for loose modules."""
@@ -61,12 +66,12 @@ class Structure:
     def imports(self) -> Mapping[str, frozenset[str]]:
         """The modules that each module imports."""
         return {
-            name: frozenset(self._imported(module.tree)) - {name}
+            name: frozenset(self._imported(module.nodes)) - {name}
             for name, module in self.modules.items()
         }
 
-    def _imported(self, tree: ast.AST) -> Iterator[str]:
-        for node in ast.walk(tree):
+    def _imported(self, nodes: Iterable[ast.AST]) -> Iterator[str]:
+        for node in nodes:
             if isinstance(node, ast.Import):
                 yield from (alias.name for alias in node.names if alias.name in self.modules)
             elif isinstance(node, ast.ImportFrom) and node.module in self.modules:
@@ -125,7 +130,7 @@ class Structure:
         annotations = (
             annotation
             for module in self.modules.values()
-            for node in ast.walk(module.tree)
+            for node in module.nodes
             for annotation in _annotations(node)
         )
         return sum(
@@ -159,7 +164,7 @@ class Structure:
         return sum(
             bool(_WHAT.match(ast.get_docstring(node) or ""))
             for module in self.modules.values()
-            for node in ast.walk(module.tree)
+            for node in module.nodes
             if isinstance(node, documented)
         )
 

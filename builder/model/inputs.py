@@ -116,9 +116,9 @@ class Lock:
         sources: list[LockedSource] = []
         for source in self.sources.values():
             if source.url.startswith(WHEEL_SOURCE):
-                users = tuple(name for name, urls in stages.items() if source.url in urls)
-                source = replace(source, recipes=users)  # noqa: PLW2901
-            if not stages.keys().isdisjoint(source.recipes):
+                if users := tuple(name for name, urls in stages.items() if source.url in urls):
+                    sources.append(replace(source, recipes=users))
+            elif not stages.keys().isdisjoint(source.recipes):
                 sources.append(source)
         return tuple(sorted(sources, key=lambda source: source.url))
 

@@ -41,6 +41,7 @@ from builder.model import (
     Where,
 )
 from builder.plan import make_plan
+from builder.plan.cells import any_matches
 
 ROOT = Path(__file__).parents[2]
 PROOF = ROOT / "tests" / "data" / "proof"
@@ -111,6 +112,32 @@ def shipped_project() -> Project:
 @functools.cache
 def shipped_plan() -> Plan:
     return make_plan(shipped_project(), EVERYTHING, compiler=spec.COMPILER)
+
+
+@functools.cache
+def shipped_images() -> tuple[PlannedImage, ...]:
+    """The images of `shipped_plan`, planned without the 100,000 cells that limits exclude."""
+    shipped = shipped_project()
+    names = sorted(shipped.recipes, key=lambda name: (len(shipped.chain(name)), name))
+    selected = [{"recipe": (name,), **_limits(shipped, name)} for name in names]
+    plans = [
+        make_plan(shipped, Selection(patterns=patterns), compiler=spec.COMPILER)
+        for patterns in selected
+    ]
+    return tuple(image for plan in plans for image in plan.images)
+
+
+def _limits(shipped: Project, recipe: str) -> dict[str, tuple[str, ...]]:
+    """The values of each axis that a recipe and its ancestors allow."""
+    limits = [limit for ancestor in shipped.chain(recipe) for limit in ancestor.limits.items()]
+    return {
+        axis: tuple(
+            value
+            for value in values
+            if all(any_matches(axis, allowed, value) for name, allowed in limits if name == axis)
+        )
+        for axis, values in shipped.matrix.axes.items()
+    }
 
 
 @functools.cache

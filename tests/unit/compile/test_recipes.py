@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterator
 
 import pytest
-from samples import plan_of, shipped_plan, shipped_project
+from samples import plan_of, shipped_images, shipped_project
 
 from builder.compile import spec
 from builder.model import BlockUse, PlannedImage
@@ -21,15 +22,24 @@ PROMISED = (
 RED_HAT = ("ubi", "rocky", "alma", "centos")
 
 
-def samples() -> Iterator[PlannedImage]:
+@functools.cache
+def samples() -> tuple[PlannedImage, ...]:
     """An image for each recipe, base, architecture, CUDA and way to an MPI."""
-    seen = set()
-    for image in shipped_plan().images:
+    seen: dict[object, PlannedImage] = {}
+    for image in shipped_images():
         cell, route = image.cell, image.mpi.route if image.mpi else ""
         key = (cell.recipe, cell.base, cell.arch, cell.cuda, image.mpi and image.mpi.family, route)
-        if key not in seen:
-            seen.add(key)
-            yield image
+        seen.setdefault(key, image)
+    return tuple(seen.values())
+
+
+@functools.cache
+def dockerfile(identifier: str) -> str:
+    """The Dockerfile of a sample, which has a definition, too."""
+    image = next(each for each in samples() if each.identifier == identifier)
+    made = spec.compile_spec(image, run_checks="#!/bin/sh\n")
+    assert made.singularity
+    return made.dockerfile
 
 
 def blocks(image: PlannedImage) -> Iterator[BlockUse]:
@@ -38,7 +48,7 @@ def blocks(image: PlannedImage) -> Iterator[BlockUse]:
 
 
 def test_all_that_are_promised_are_there_and_can_be_built() -> None:
-    planned = {image.cell.recipe for image in shipped_plan().images}
+    planned = {image.cell.recipe for image in shipped_images()}
     assert set(PROMISED) <= planned
     assert set(shipped_project().recipes) == planned
 
@@ -48,9 +58,7 @@ def test_each_compiles_for_all_that_it_takes(name: str) -> None:
     """hpccm's warnings are errors: `compile_spec` raises."""
     for image in samples():
         if image.cell.recipe == name:
-            made = spec.compile_spec(image, run_checks="#!/bin/sh\n")
-            assert made.dockerfile
-            assert made.singularity
+            assert dockerfile(image.identifier)
 
 
 def test_what_looks_for_the_drivers_library_also_looks_for_one_in_the_image() -> None:
@@ -81,8 +89,7 @@ def test_wget_is_installed_before_it_runs() -> None:
     """hpccm's generic blocks run it, and leave it to the recipe to install it."""
     wrong = []
     for image in samples():
-        text = spec.compile_spec(image, run_checks="#!/bin/sh\n").dockerfile
-        for stages in text.split(" AS runtime"):
+        for stages in dockerfile(image.identifier).split(" AS runtime"):
             before, runs, _ = stages.partition("wget -")
             if runs and not re.search(r"(?m)^ {8}wget\b", before):
                 wrong.append(image.identifier)
@@ -170,7 +177,7 @@ def test_power_has_no_wheels_of_the_newest_frameworks() -> None:
 
 def test_grace_has_pytorch_with_cuda_and_tensorflow_without() -> None:
     """TensorFlow's wheels for aarch64 have no CUDA."""
-    arm = [image for image in shipped_plan().images if image.cell.arch == "aarch64"]
+    arm = [image for image in shipped_images() if image.cell.arch == "aarch64"]
     [pytorch] = [image for image in arm if image.cell.recipe == "pytorch-grace"]
     assert pytorch.cell.cuda == "13.0"
     assert "pytorch-gpu-check.py 90 --" in run_of("pytorch-gpu", pytorch)

@@ -10,7 +10,7 @@ import os
 import jsonschema
 import pytest
 from golden_cells import golden_images
-from samples import GOLDEN, shipped_plan, shipped_project
+from samples import GOLDEN, shipped_images, shipped_project
 
 from builder.cli.schema import schema_of
 from builder.compile.spec import compile_spec
@@ -128,7 +128,7 @@ def test_an_image_without_toolkits_needs_neither_driver_nor_mpi() -> None:
 
 
 def test_every_shipped_image_says_what_it_needs() -> None:
-    for image in shipped_plan().images:
+    for image in shipped_images():
         contract = contract_of(image)
         assert contract.kernel, image.identifier
         assert contract.glibc, image.identifier

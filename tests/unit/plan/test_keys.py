@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from samples import EVERYTHING, block, check, project, recipe, shipped_plan
+from samples import EVERYTHING, block, check, project, recipe, shipped_images
 
 from builder.model import KeyedStage, Lock, LockedSource, PlannedImage
 from builder.plan import make_plan
@@ -52,7 +52,7 @@ def test_images_of_a_chain_have_its_stages_in_common(tmp_path: Path) -> None:
 def test_flavours_have_stages_in_common() -> None:
     from builder.model import DEVELOPMENT  # noqa: PLC0415
 
-    image = shipped_plan().images[0]
+    image = shipped_images()[0]
     other = dataclasses.replace(image, cell=dataclasses.replace(image.cell, flavour=DEVELOPMENT))
     assert [a == b for a, b in zip(keyed(image), keyed(other), strict=True)] == [True, False]
 
@@ -111,7 +111,7 @@ def test_what_is_not_declared_is_part_of_every_key(
 
 
 def test_a_base_from_a_registry_is_its_reference() -> None:
-    images = [one for one in shipped_plan().images if not one.is_bootstrapped]
+    images = [one for one in shipped_images() if not one.is_bootstrapped]
     assert keyed(images[0], base="x")[0].parts["base"] == images[0].base_reference
     mirrored = dataclasses.replace(images[0], base_image="mirror.example/a")
     assert declared_stages(mirrored, "hpccm 1") == declared_stages(images[0], "hpccm 1")
@@ -123,7 +123,7 @@ def test_all_shipped_stages_that_share_a_key_share_their_text() -> None:
     from builder.compile.spec import compile_spec  # noqa: PLC0415
 
     texts: dict[str, str] = {}
-    for image in shipped_plan().images[::4]:
+    for image in shipped_images()[::4]:
         spec = compile_spec(image, run_checks="")
         for stage in keyed(image, base=image.base_image)[:-1]:
             text = stage_alone(spec.dockerfile, stage.target, {})

@@ -24,6 +24,7 @@ from samples import (
     plan_of,
     project,
     recipe,
+    shipped_images,
     shipped_plan,
     shipped_project,
     where,
@@ -79,6 +80,7 @@ def test_every_cell_is_in_or_out() -> None:
         cells *= len(values)
     assert len(shipped_plan().images) + len(shipped_plan().left_out) == cells
     assert all(one.reasons for one in shipped_plan().left_out)
+    assert shipped_plan().images == shipped_images()
 
 
 def test_default_selection_counts_without_selectors() -> None:

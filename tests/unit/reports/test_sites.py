@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 from manifest_samples import CELL
-from samples import GOLDEN, ROOT, image, recipe, shipped_plan
+from samples import GOLDEN, ROOT, image, recipe, shipped_images
 
 from builder.cli import main
 from builder.model import PlannedImage
@@ -32,7 +32,7 @@ SHOWN = {
 
 @functools.cache
 def planned() -> dict[str, PlannedImage]:
-    return {each.identifier: each for each in shipped_plan().images}
+    return {each.identifier: each for each in shipped_images()}
 
 
 def at_site(identifier: str, place: SitePlace = PLACE, *, built: bool = False) -> SiteImage:

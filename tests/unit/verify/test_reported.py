@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from samples import shipped_plan
+from samples import shipped_images
 from test_check_outcomes import FakeRunner, done
 
 from builder.model import FAILED, PASSED
@@ -105,7 +105,7 @@ def test_other_checks_are_judged_by_the_ranks_that_they_report() -> None:
 
 
 def test_each_image_that_brings_an_mpi_knows_what_its_checks_ask_for() -> None:
-    for image in shipped_plan().images:
+    for image in shipped_images():
         if image.mpi and image.mpi.route != "host":
             checks = {one.name: one.asked for one in target_of(image, {}).checks}
             assert checks["mpi"].count == 5
