@@ -24,6 +24,7 @@ from builder.verify.container_output import (
     end_of,
     is_rubbish,
     last_line,
+    last_words,
     lines_of,
     one_line,
     readable,
@@ -176,7 +177,7 @@ def _result(check: InImageCheck, done: Completed) -> tuple[str, str]:
     if done.returncode == SKIP_STATUS:
         return SKIPPED, last or "the check gives no reason"
     if done.returncode:
-        message = last or last_line(done.stderr)
+        message = last_words(done.stdout) or last_words(done.stderr) or last
         if name := _signal(done.returncode):
             return FAILED, f"ended by {name}; its last line: {message or 'none'}"
         return FAILED, message or f"exit status {done.returncode}"

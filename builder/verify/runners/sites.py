@@ -32,6 +32,8 @@ from builder.verify.runners.protocol import (
     scratch,
 )
 
+# ch-run mounts $TMPDIR at /tmp; root's own may be closed to the user whom ch-run runs as.
+_TEMPORARY = "/tmp"  # noqa: S108 - the host's, open to all
 # The launcher's folder for temporary files has a path that does not exist for ranks.
 _NOT_OF_RANKS = {"TMPDIR"}
 
@@ -76,7 +78,8 @@ def charliecloud_runner(container: Container) -> Iterator[Runner]:
             str(image),
             "--",
         ]
-        runner: Runner = _runner(container, line, {"USER": _user(tools)}, image.parent)
+        own = {"USER": _user(tools)} | ({} if around else {"TMPDIR": _TEMPORARY})
+        runner: Runner = _runner(container, line, own, image.parent)
         if container.gpu and not cdi:
             fromhost = [tools.program("ch-fromhost"), "--nvidia", str(image)]
             copy_driver = partial(capture, fromhost, user=user, env=tools.environment)
