@@ -24,6 +24,7 @@ from builder.verify.container_output import (
     end_of,
     is_rubbish,
     last_line,
+    last_words,
     lines_of,
     one_line,
     readable,
@@ -187,7 +188,7 @@ def _result(check: InImageCheck, done: Completed) -> tuple[str, str]:
         waiting = f"; it was waiting for: {', '.join(done.waiting)}" if done.waiting else ""
         return FAILED, f"no result after {check.timeout_s} s; {shown}{waiting}"
     if done.returncode not in {0, SKIP_STATUS}:
-        message = last or last_line(done.stderr)
+        message = last_words(done.stdout) or last_words(done.stderr) or last
         if name := _signal(done.returncode):
             return FAILED, f"ended by {name}; its last line: {message or 'none'}"
         return FAILED, message or f"exit status {done.returncode}"
