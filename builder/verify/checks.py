@@ -36,7 +36,11 @@ SKIP_STATUS = 77  # Automake's convention
 SINGLETONS = "MPI started singletons"
 _FAILED = re.compile(r"\bFAILED\b")  # a whole word: not in CUBLAS_STATUS_EXECUTION_FAILED
 # A shell, or the loader, about a program that did not run: a pipe hides its exit status.
-_NOT_RUN = re.compile(r": (?:(?:command )?not found|No such file or directory)$")
+_NOT_RUN = re.compile(
+    r"^\S+: (?:error while loading shared libraries: "
+    r"|(?:(?:line )?\d+: )?(?:failed to run command |cannot open )?\S+: "
+    r"(?:(?:command )?not found|No such file or directory)$)"
+)
 _FEWEST = 2  # ranks; a single rank sends no messages
 _SHOWN_LINES = 12  # of the output of a check that failed
 _NUMBERS = {2: "two", 3: "three"}

@@ -240,7 +240,8 @@ def test_no_finding_is_failed(result: Completed, verify: Verify) -> None:
         "/checks/20-x: 2: nowhere: not found",
         "sh: line 1: nowhere: command not found",
         "sh: 1: cannot open nowhere: No such file or directory",
-        "prog: cannot open shared object file: No such file or directory",
+        "timeout: failed to run command 'nowhere': No such file or directory",
+        "prog: error while loading shared libraries: libx.so.1: cannot open shared object file",
     ],
 )
 def test_a_program_that_did_not_run_is_no_finding(line: str, verify: Verify) -> None:
@@ -250,6 +251,18 @@ def test_a_program_that_did_not_run_is_no_finding(line: str, verify: Verify) -> 
     assert outcome.reason == f"exit status 0, but a program did not run: {line}"
     _, skipped = verify(done(f"{line}\n", 77))
     assert (skipped.outcome, skipped.reason) == (SKIPPED, line), "as the check says itself"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "without a GPU it fails as it has to: libcuda.so.1: open: No such file or directory",
+        "a missing file is told: /nowhere: No such file or directory",
+    ],
+)
+def test_a_finding_may_quote_such_a_message(line: str, verify: Verify) -> None:
+    _, outcome = verify(done(f"{line}\n"))
+    assert (outcome.outcome, outcome.reason) == (PASSED, line)
 
 
 @pytest.mark.parametrize(
