@@ -53,7 +53,8 @@ def _ended(argv: Sequence[str]) -> int:
         freeze()  # modules are never freed: the collector need not scan them
         return command.run(options)
     except BadUsage as usage:
-        _answer(usage.error, options, argv)
+        if (code := _answer(usage.error, options, argv)) == _BROKEN_PIPE:
+            return code
         raise
     except (KeyboardInterrupt, Interrupted, BuildImagesError, OSError, MemoryError) as error:
         if isinstance(error, BrokenPipeError):  # the reader of our output ended, as `head` does
@@ -76,15 +77,19 @@ def _failed(error: BuildImagesError, options: Options, argv: Sequence[str]) -> i
     verbose = getattr(options, "verbose", False)
     text = error.complete() if verbose and isinstance(error, AllLeftOut) else str(error)
     _tell(text if isinstance(error, Interrupted) else f"build-images: {text}")
-    _answer(error, options, argv)
-    return error.exit_code
+    return _answer(error, options, argv)
 
 
-def _answer(error: BuildImagesError, options: Options, argv: Sequence[str]) -> None:
-    """With --json, print the error as JSON, unless the command has printed its result."""
+def _answer(error: BuildImagesError, options: Options, argv: Sequence[str]) -> int:
+    """With --json, print the error unless a result was printed; return the exit code."""
     words = argv[: argv.index("--")] if "--" in argv else argv
-    if (options.json or "--json" in words) and not options.is_answered:
-        options.print_json(error.as_json())
+    try:
+        if (options.json or "--json" in words) and not options.is_answered:
+            options.print_json(error.as_json())
+    except OSError as lost:  # standard error has the text
+        if isinstance(lost, BrokenPipeError):
+            return _BROKEN_PIPE
+    return error.exit_code
 
 
 def _tell(text: str) -> None:

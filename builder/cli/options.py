@@ -92,8 +92,8 @@ class Options(argparse.Namespace):
 
     def print_json(self, document: object) -> None:
         """Print the document of a command with --json, or the text of one."""
-        print(document if isinstance(document, str) else json.dumps(document, indent=1))
-        self.is_answered = True
+        self.is_answered = True  # also by a part of it, if the disk is full
+        print(document if isinstance(document, str) else json.dumps(document, indent=1), flush=True)
 
     def stream(self, document: JsonObject) -> None:
         """Print the document of a command with --json, an entry of its lists after the other."""
