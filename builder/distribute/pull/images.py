@@ -9,7 +9,7 @@ import functools
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from builder import __version__
@@ -161,9 +161,17 @@ class Puller:
             return look(request, registry)
 
     def changes(self, before: PullRequest, after: PullRequest) -> ImageChanges:
-        """Compare two published images, by what trusted signers say of them."""
-        old, new = _compared(self.judged(before)), _compared(self.judged(after))
-        return changes_of(old, new, _NOT_PUBLISHED)
+        """Compare two published images; raises `NotProven` if the policy refuses one.
+
+        They neither run here nor follow a pull, so the policy's rules about that do not apply.
+        """
+        compared = []
+        for request in (before, after):
+            policy = replace(request.policy, host_contract=False, rollback=False)
+            judged = self.judged(replace(request, policy=policy))
+            judged.check()
+            compared.append(_compared(judged))
+        return changes_of(*compared, _NOT_PUBLISHED)
 
     def _look(self, request: PullRequest, output: Path, cache: PullCache) -> Judged:
         judged = self.judged(request)
@@ -180,18 +188,17 @@ _NOT_PUBLISHED = {
 
 
 def _compared(judged: Judged) -> ComparedImage:
-    """Return what is compared of a published image."""
-    remote, source = judged.remote, judged.source
-    digest = remote.image.digest
+    """Return what is compared of a published image: what its digest or a trusted signer fixes."""
+    remote, digest = judged.remote, judged.remote.image.digest
+    proofs = judged.gathered.proofs
+    claims = [claim for claim in proofs if claim.is_trusted and digest in claim.subjects]
+    signed = {subject for claim in claims for subject in claim.subjects}
     sizes = {"oci": sum(layer.size for layer in remote.layers)}
     for name in ARTIFACT_TYPES:
-        files = published(source, digest, name)
+        files = published(judged.source, digest, name)
+        files = tuple(file for file in files if file.digest in signed)
         sizes |= {name: files[0].size} if len(files) == 1 else {}
-    contents = [
-        claim.content
-        for claim in judged.gathered.proofs
-        if claim.is_trusted and digest in claim.subjects
-    ]
+    contents = [claim.content for claim in claims]
     runs = [content for content in contents if isinstance(content, Evidence)]
     values: dict[str, Mapping[str, str]] = {
         "size": {name: str(size) for name, size in sizes.items()},
@@ -205,5 +212,5 @@ def _compared(judged: Judged) -> ComparedImage:
         }
     for bill in [content for content in contents if isinstance(content, Bill)][:1]:
         values["package"] = packages_of({"components": [asdict(each) for each in bill.packages]})
-    layers = tuple(remote.diff_ids[layer.digest] for layer in remote.layers)
+    layers = tuple(layer.digest for layer in remote.layers)
     return ComparedImage(image=str(judged.request.reference), values=values, layers=layers)
