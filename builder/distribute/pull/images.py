@@ -28,6 +28,7 @@ from builder.distribute.pull.receipts import (
 )
 from builder.distribute.pull.remote_image import published
 from builder.distribute.pull.request import Judged, NotProven, PullRequest, look
+from builder.model.agreement import WORST_LAST
 from builder.model.manifest import packages_of
 from builder.model.records import write
 from builder.registry import Credentials, RegistryState, connect
@@ -181,7 +182,7 @@ class Puller:
 
 
 _NOT_PUBLISHED = {
-    "package": "no bill of materials that the policy trusts",
+    "package": "no bill of materials that the policy trusts, or several",
     "file": "layers differ, and a registry has no list of files: pull both images",
     "check": "no evidence that the policy trusts",
 }
@@ -206,11 +207,15 @@ def _compared(judged: Judged) -> ComparedImage:
     }
     if runs:
         values["check"] = {
-            f"{run.format}/{check}": outcome
-            for run in sorted(runs, key=lambda run: run.finished)
+            f"{run.format}/{check}": worse  # the worst, which comes last
+            for worse in WORST_LAST
+            for run in runs
             for check, outcome in run.outcomes.items()
+            if outcome == worse
         }
-    for bill in [content for content in contents if isinstance(content, Bill)][:1]:
+    bills = {content for content in contents if isinstance(content, Bill)}
+    if len(bills) == 1:
+        [bill] = bills
         values["package"] = packages_of({"components": [asdict(each) for each in bill.packages]})
     layers = tuple(layer.digest for layer in remote.layers)
     return ComparedImage(image=str(judged.request.reference), values=values, layers=layers)
