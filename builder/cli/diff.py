@@ -63,7 +63,7 @@ def run(options: DiffOptions) -> int:
             )
         changes = _of_published(options, *names)
     else:
-        folders = [options.folder(a_path(name), MANIFEST) for name in names]
+        folders = [options.image_folder(a_path(name), MANIFEST) for name in names]
         earlier = folders[0] if options.other else previous_of(folders[0])
         changes = image_changes(earlier, folders[-1])
     options.show(changes.as_json(), changes.as_text)

@@ -90,7 +90,7 @@ class Options(argparse.Namespace):
         """The folder that a command writes to, or reads images from."""
         return self.output or self.project / "out"
 
-    def folder(self, path: Path, *names: str) -> Path:
+    def image_folder(self, path: Path, *names: str) -> Path:
         """Return the folder of an image, by path or identifier, which has one of these files."""
         return find_image(
             path,

@@ -166,13 +166,13 @@ class Puller:
 
         They neither run here nor follow a pull, so the policy's rules about that do not apply.
         """
-        compared = []
-        for request in (before, after):
-            policy = replace(request.policy, host_contract=False, rollback=False)
-            judged = self.judged(replace(request, policy=policy))
-            judged.check()
-            compared.append(_compared(judged))
-        return changes_of(*compared, _NOT_PUBLISHED)
+        return changes_of(self._accepted(before), self._accepted(after), _NOT_PUBLISHED)
+
+    def _accepted(self, request: PullRequest) -> ComparedImage:
+        policy = replace(request.policy, host_contract=False, rollback=False)
+        judged = self.judged(replace(request, policy=policy))
+        judged.check()
+        return _compared(judged)
 
     def _look(self, request: PullRequest, output: Path, cache: PullCache) -> Judged:
         judged = self.judged(request)
