@@ -12,7 +12,7 @@ from gc import freeze
 
 from builder.cli.commands import command_of, complete, parse
 from builder.cli.options import BadUsage, Options
-from builder.model.errors import BadInput, BuildImagesError, Interrupted, MissingPrerequisite
+from builder.model.errors import BuildImagesError, Interrupted, MissingPrerequisite
 from builder.model.planned import AllLeftOut
 from builder.system.home import failure_of
 from builder.system.terminal import printable_lines
@@ -31,11 +31,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         code = _ended(words)
     except SystemExit as ended:  # by the parser: help, or bad usage
-        if lost := _flushed(quiet=bool(ended.code)):
-            return lost
-        raise
-    lost = _flushed(quiet=bool(code))
-    return code or lost
+        raise SystemExit(_flushed(int(ended.code or 0))) from ended
+    return _flushed(code)
 
 
 def _ended(argv: Sequence[str]) -> int:
@@ -53,8 +50,7 @@ def _ended(argv: Sequence[str]) -> int:
         freeze()  # modules are never freed: the collector need not scan them
         return command.run(options)
     except BadUsage as usage:
-        _answer(usage.error, options, argv)
-        raise
+        raise SystemExit(_answer(usage.error, options, argv)) from usage
     except (KeyboardInterrupt, Interrupted, BuildImagesError, OSError, MemoryError) as error:
         if isinstance(error, BrokenPipeError):  # the reader of our output ended, as `head` does
             return _BROKEN_PIPE
@@ -76,15 +72,19 @@ def _failed(error: BuildImagesError, options: Options, argv: Sequence[str]) -> i
     verbose = getattr(options, "verbose", False)
     text = error.complete() if verbose and isinstance(error, AllLeftOut) else str(error)
     _tell(text if isinstance(error, Interrupted) else f"build-images: {text}")
-    _answer(error, options, argv)
-    return error.exit_code
+    return _answer(error, options, argv)
 
 
-def _answer(error: BuildImagesError, options: Options, argv: Sequence[str]) -> None:
-    """With --json, print the error as JSON, unless the command has printed its result."""
+def _answer(error: BuildImagesError, options: Options, argv: Sequence[str]) -> int:
+    """With --json, print the error unless a result was printed; return the exit code."""
     words = argv[: argv.index("--")] if "--" in argv else argv
-    if (options.json or "--json" in words) and not options.is_answered:
-        options.print_json(error.as_json())
+    try:
+        if (options.json or "--json" in words) and not options.is_answered:
+            options.print_json(error.as_json())
+    except OSError as lost:  # standard error has the text
+        if isinstance(lost, BrokenPipeError):
+            return _BROKEN_PIPE
+    return error.exit_code
 
 
 def _tell(text: str) -> None:
@@ -93,17 +93,17 @@ def _tell(text: str) -> None:
         print(printable_lines(text), file=sys.stderr)
 
 
-def _flushed(*, quiet: bool) -> int:
-    """Flush the results; return the exit code if they cannot be written, else 0."""
+def _flushed(code: int) -> int:
+    """Flush the results; return the exit code: another than 0 if they cannot be written."""
     try:
         if sys.stdout is not None:
             sys.stdout.flush()
     except OSError as error:
         with contextlib.suppress(OSError):  # at exit Python would try again, and fail
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        if quiet or isinstance(error, BrokenPipeError):
-            return BadInput.exit_code if quiet else _BROKEN_PIPE
+        if code or isinstance(error, BrokenPipeError):
+            return code or _BROKEN_PIPE
         lost = failure_of(error)
         _tell(f"build-images: {lost}")
         return lost.exit_code
-    return 0
+    return code

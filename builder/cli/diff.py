@@ -7,7 +7,7 @@ from pathlib import Path
 
 from builder.artifacts.compare import ImageChanges, image_changes, previous_of
 from builder.cli.options import (
-    ImageOptions,
+    Options,
     Parser,
     a_path,
     add_json,
@@ -19,10 +19,10 @@ from builder.model.errors import BadInput
 from builder.model.manifest import MANIFEST
 
 
-class DiffOptions(ImageOptions):
+class DiffOptions(Options):
     """The options of `diff`."""
 
-    path: str  # type: ignore[assignment]  # which may name a published image
+    path: str
     other: str | None
     json: bool
     policy: Path | None
@@ -35,9 +35,9 @@ def declare(parser: Parser) -> None:
     parser.description = """\
 Compare two images: packages, files, sizes of the formats, labels and outcomes of the checks. With
 one image, its last build is compared with the build before, of which the manifest, the bill of
-materials and the list of files are kept in out/IDENTIFIER/previous. Two published images are named
-by references, REGISTRY/NAMESPACE/RECIPE:TAG; only what the policy's signers say of them counts. The
-exit code is 0 if the images are equal, else 1.
+materials and the list of files are kept in out/IDENTIFIER/previous. Two published images, which the
+policy must accept, are named by references, REGISTRY/NAMESPACE/RECIPE:TAG; of their files only the
+layers' digests are compared. The exit code is 0 if images are equal, 5 if one is refused, else 1.
 """
     text = "an image's folder, its identifier, or a published image"
     parser.add_argument("path", type=not_empty, metavar="IMAGE", help=text)
@@ -63,7 +63,7 @@ def run(options: DiffOptions) -> int:
             )
         changes = _of_published(options, *names)
     else:
-        folders = [options.folder(MANIFEST, path=a_path(name)) for name in names]
+        folders = [options.image_folder(a_path(name), MANIFEST) for name in names]
         earlier = folders[0] if options.other else previous_of(folders[0])
         changes = image_changes(earlier, folders[-1])
     options.show(changes.as_json(), changes.as_text)
@@ -81,9 +81,8 @@ def _of_published(options: DiffOptions, before: str, after: str) -> ImageChanges
     from builder.distribute.pull.request import references_of, request_of  # noqa: PLC0415
 
     requests = [
-        request_of(reference, "oci", policy=options.policy, arch=options.arch or "")
+        request_of(references_of([name])[0], "oci", policy=options.policy, arch=options.arch or "")
         for name in (before, after)
-        for reference in references_of([name])
     ]
     puller = Puller(plain_http=options.plain_http, dry_run=True, say=lambda _: None)
-    return puller.changes(requests[0], requests[1])
+    return puller.changes(*requests)

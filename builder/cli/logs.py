@@ -31,7 +31,7 @@ the build runs, that is its log so far; with -f, the command follows it, and end
 
 def run(options: LogsOptions) -> int:
     """Print a log, or the output of a check."""
-    folder = options.folder(LOG)
+    folder = options.image_folder(options.path, LOG)
     if options.check:
         print(output_in(folder, options.check))
         return 0

@@ -90,10 +90,19 @@ class Options(argparse.Namespace):
         """The folder that a command writes to, or reads images from."""
         return self.output or self.project / "out"
 
+    def image_folder(self, path: Path, *names: str) -> Path:
+        """Return the folder of an image, by path or identifier, which has one of these files."""
+        return find_image(
+            path,
+            self.out,
+            lambda path: any((path / name).exists() for name in names),
+            "name an image's folder, such as out/IDENTIFIER, or its identifier",
+        )
+
     def print_json(self, document: object) -> None:
         """Print the document of a command with --json, or the text of one."""
-        print(document if isinstance(document, str) else json.dumps(document, indent=1))
-        self.is_answered = True
+        self.is_answered = True  # also by a part of it, if the disk is full
+        print(document if isinstance(document, str) else json.dumps(document, indent=1), flush=True)
 
     def stream(self, document: JsonObject) -> None:
         """Print the document of a command with --json, an entry of its lists after the other."""
@@ -112,15 +121,6 @@ class ImageOptions(Options):
     """Options of commands about one image."""
 
     path: Path
-
-    def folder(self, *names: str, path: Path | None = None) -> Path:
-        """Return the folder of the image, or of that at `path`, which has one of these files."""
-        return find_image(
-            path or self.path,
-            self.out,
-            lambda path: any((path / name).exists() for name in names),
-            "name an image's folder, such as out/IDENTIFIER, or its identifier",
-        )
 
 
 class ProgressOptions(Options):

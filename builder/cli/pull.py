@@ -180,7 +180,6 @@ class _Shown:
 
     def json(self, document: dict[str, object]) -> None:
         self.options.print_json(json.dumps(document, indent=None if self.several else 1))
-        sys.stdout.flush()
 
     def say(self, text: str) -> None:
         if self.options.level:

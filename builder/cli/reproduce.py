@@ -56,7 +56,7 @@ def declare(parser: Parser) -> None:
 
 def run(options: ReproduceOptions) -> int:
     """Build an image again from its inputs; return 0 if the result is identical, else 1."""
-    folder = options.folder(MANIFEST)
+    folder = options.image_folder(options.path, MANIFEST)
     manifest = _manifest(folder)
     spec = unchanged_spec(options.project, manifest)
     build = BuildSettings(

@@ -45,7 +45,7 @@ are in Buildah's storage, so those that Docker built cannot be entered.
 
 def run(options: ShellOptions) -> int:
     """Run a shell, or a command; return its exit status."""
-    folder = options.folder(MANIFEST, LOG)
+    folder = options.image_folder(options.path, MANIFEST, LOG)
     tools = Tools(processes=Processes(), home=Home.of_environment())
     say = partial(print, file=sys.stderr)
     with at_work(tools, options.project, say):

@@ -23,7 +23,7 @@ BENCH = "-bench"  # ends the names of evidence of measurements, of which manifes
 ALWAYS = ("formats-equal", "environment")  # the harness's own checks, part of every run
 MPI = "mpi"  # the check that every image with an MPI has
 _RESULTS = {"PASSED": PASSED, "WARNED": SKIPPED, "FAILED": FAILED}
-_WORST_LAST = (PASSED, SKIPPED, FAILED)
+WORST_LAST = (PASSED, SKIPPED, FAILED)
 # in-toto's Statement v1 is of that year: https://github.com/in-toto/attestation/releases
 _EARLIEST = dt.datetime(2023, 1, 1, tzinfo=dt.timezone.utc)
 _CLOCKS_DIFFER = dt.timedelta(days=1)
@@ -41,7 +41,7 @@ def outcomes_of(result: TestResult) -> dict[str, str]:
     outcomes = _listed(result)
     for check, outcome in _details(result):
         ranked = (outcome, outcomes.get(check, outcome))
-        outcomes[check] = max(ranked, key=_WORST_LAST.index)
+        outcomes[check] = max(ranked, key=WORST_LAST.index)
     return outcomes
 
 
@@ -138,12 +138,12 @@ def _listed(result: TestResult) -> dict[str, str]:
     """Return each check's outcome in the lists, the worst if it is in several."""
     lists = result.lists
     listed = {PASSED: lists.passed, SKIPPED: lists.skipped, FAILED: lists.failed}
-    return {check: outcome for outcome in _WORST_LAST for check in listed[outcome]}
+    return {check: outcome for outcome in WORST_LAST for check in listed[outcome]}
 
 
 def _details(result: TestResult) -> Iterator[tuple[str, str]]:
     for name, finding in result.checks:
-        if finding.outcome not in _WORST_LAST:
+        if finding.outcome not in WORST_LAST:
             raise ValueError(f"outcome {finding.outcome} of {name}")
         yield name, finding.outcome
 
@@ -156,7 +156,7 @@ def _wrong_lists(result: TestResult) -> Iterator[str]:
                 f"{check} is {listed.get(check, 'missing')} in its lists, "
                 f"but {details.get(check, 'missing')} in its details"
             )
-    worst = max(outcomes_of(result).values(), key=_WORST_LAST.index, default=PASSED)
+    worst = max(outcomes_of(result).values(), key=WORST_LAST.index, default=PASSED)
     if _RESULTS.get(result.lists.result) != worst:
         yield f"its result is {result.lists.result}, but its worst outcome is {worst}"
 

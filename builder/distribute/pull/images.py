@@ -9,7 +9,7 @@ import functools
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from builder import __version__
@@ -28,6 +28,7 @@ from builder.distribute.pull.receipts import (
 )
 from builder.distribute.pull.remote_image import published
 from builder.distribute.pull.request import Judged, NotProven, PullRequest, look
+from builder.model.agreement import WORST_LAST
 from builder.model.manifest import packages_of
 from builder.model.records import write
 from builder.registry import Credentials, RegistryState, connect
@@ -161,9 +162,17 @@ class Puller:
             return look(request, registry)
 
     def changes(self, before: PullRequest, after: PullRequest) -> ImageChanges:
-        """Compare two published images, by what trusted signers say of them."""
-        old, new = _compared(self.judged(before)), _compared(self.judged(after))
-        return changes_of(old, new, _NOT_PUBLISHED)
+        """Compare two published images; raises `NotProven` if the policy refuses one.
+
+        They neither run here nor follow a pull, so the policy's rules about that do not apply.
+        """
+        return changes_of(self._accepted(before), self._accepted(after), _NOT_PUBLISHED)
+
+    def _accepted(self, request: PullRequest) -> ComparedImage:
+        policy = replace(request.policy, host_contract=False, rollback=False)
+        judged = self.judged(replace(request, policy=policy))
+        judged.check()
+        return _compared(judged)
 
     def _look(self, request: PullRequest, output: Path, cache: PullCache) -> Judged:
         judged = self.judged(request)
@@ -173,25 +182,24 @@ class Puller:
 
 
 _NOT_PUBLISHED = {
-    "package": "no bill of materials that the policy trusts",
+    "package": "no bill of materials that the policy trusts, or several",
     "file": "layers differ, and a registry has no list of files: pull both images",
     "check": "no evidence that the policy trusts",
 }
 
 
 def _compared(judged: Judged) -> ComparedImage:
-    """Return what is compared of a published image."""
-    remote, source = judged.remote, judged.source
-    digest = remote.image.digest
+    """Return what is compared of a published image: what its digest or a trusted signer fixes."""
+    remote, digest = judged.remote, judged.remote.image.digest
+    proofs = judged.gathered.proofs
+    claims = [claim for claim in proofs if claim.is_trusted and digest in claim.subjects]
+    signed = {subject for claim in claims for subject in claim.subjects}
     sizes = {"oci": sum(layer.size for layer in remote.layers)}
     for name in ARTIFACT_TYPES:
-        files = published(source, digest, name)
+        files = published(judged.source, digest, name)
+        files = tuple(file for file in files if file.digest in signed)
         sizes |= {name: files[0].size} if len(files) == 1 else {}
-    contents = [
-        claim.content
-        for claim in judged.gathered.proofs
-        if claim.is_trusted and digest in claim.subjects
-    ]
+    contents = [claim.content for claim in claims]
     runs = [content for content in contents if isinstance(content, Evidence)]
     values: dict[str, Mapping[str, str]] = {
         "size": {name: str(size) for name, size in sizes.items()},
@@ -199,11 +207,15 @@ def _compared(judged: Judged) -> ComparedImage:
     }
     if runs:
         values["check"] = {
-            f"{run.format}/{check}": outcome
-            for run in sorted(runs, key=lambda run: run.finished)
+            f"{run.format}/{check}": worse  # the worst, which comes last
+            for worse in WORST_LAST
+            for run in runs
             for check, outcome in run.outcomes.items()
+            if outcome == worse
         }
-    for bill in [content for content in contents if isinstance(content, Bill)][:1]:
+    bills = {content for content in contents if isinstance(content, Bill)}
+    if len(bills) == 1:
+        [bill] = bills
         values["package"] = packages_of({"components": [asdict(each) for each in bill.packages]})
-    layers = tuple(remote.diff_ids[layer.digest] for layer in remote.layers)
+    layers = tuple(layer.digest for layer in remote.layers)
     return ComparedImage(image=str(judged.request.reference), values=values, layers=layers)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import json
 import os
 import shutil
@@ -142,6 +144,47 @@ def test_no_second_document(
     monkeypatch.setattr(plan, "run", fails)
     assert main(["plan", "--json", GOOD]) == 130
     assert json.loads(capsys.readouterr().out) == {"images": []}
+
+
+class Unwritable(io.StringIO):
+    """A standard output that takes nothing, and counts the attempts."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number, self.attempts = number, 0
+
+    def write(self, _: str) -> int:
+        self.attempts += 1
+        raise OSError(self.number, os.strerror(self.number))
+
+
+@pytest.mark.parametrize(
+    ("argv", "full"),
+    [
+        (["policy", "test", str(DATA / "policy/cases")], 4),
+        (["plan", GOOD, "--recipe", "absent"], 3),
+        (["plan", "--no-such-option"], 2),
+    ],
+    ids=["result", "error", "bad usage"],
+)
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EPIPE])
+def test_a_document_that_cannot_be_written(
+    argv: list[str],
+    full: int,
+    number: int,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Without room it is an error that standard error names; a reader that ended is none."""
+    unwritable = Unwritable(number)
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", unwritable)
+        try:
+            code = main([*argv, "--json"])
+        except SystemExit as ended:
+            code = int(str(ended.code))
+    assert (code, unwritable.attempts) == (141 if number == errno.EPIPE else full, 1)
+    assert ("build-images" in capsys.readouterr().err) == ((full, number) != (4, errno.EPIPE))
 
 
 def test_json_of_another_command_is_none_of_ours(capsys: pytest.CaptureFixture[str]) -> None:

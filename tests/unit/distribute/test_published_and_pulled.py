@@ -13,24 +13,26 @@ import json
 import shutil
 import tarfile
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import made_releases
 import pytest
-from fake_registry import Fake, fake_registry
+from fake_registry import Fake, client, fake_registry
 from made_releases import correct_evidence, make_images, make_project
 from proof_samples import PASSWORD
 from samples import PROOF, ROOT, private_file
 from transcripts import Transcript
 
-from builder.artifacts.oci import read_layout
+from builder.artifacts.oci import LayerBlob, blob_path, read_layout
 from builder.cli import main
 from builder.distribute.pull import images, request
 from builder.distribute.pull.artifacts import FormatPacker
+from builder.distribute.pull.remote_image import find
 from builder.model.digests import sha256_of_file
 from builder.model.measurement import HostFacts
+from builder.registry.manifests import SIF, referrer
 from builder.trust.policy import rules
 from builder.trust.proof import existing
 
@@ -168,16 +170,42 @@ def test_all_formats(site: Site) -> None:
     site.transcript.compare("pull")
 
 
+_layer = made_releases._layer
+
+
+def _layer_with_another_diff_id(layout: Path, name: str, size: int) -> LayerBlob:
+    """A layer of seed 1 with the diff_id of that of seed 0."""
+    layer = _layer(layout, name, size)
+    first = _layer(layout, f"0{name[1:]}", 20_000)
+    blob_path(layout, first.digest).unlink()
+    return replace(layer, diff_id=first.diff_id)
+
+
+def _attach_a_foreign_sif(site: Site) -> None:
+    registry = client(site.registry).sibling("site/tools")
+    image = find(registry, "1.0-sample", "x86_64").manifest
+    file = registry.write_blob(b"of a stranger", media_type=SIF)
+    registry.attach(referrer(file, image, artifact_type=SIF, annotations={}))
+
+
 def test_two_published_images_are_compared(
-    site: Site, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    site: Site,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """By what signers say of them; of the layers only whether they are the same."""
+    """By what signers say of them; of the layers only whether they are the same.
+
+    The other image's configuration declares the layers of the first, and a file that nobody signed
+    is attached to the first as a SIF.
+    """
     options = (*ARCH, "--policy", str(site.policy))
     latest = site.image.replace("1.0-sample", "latest")
     assert main(["diff", site.image, latest, *options]) == 0
     equal = ["packages: equal", "files: equal", "sizes: equal", "labels: equal", "checks: equal"]
     assert capsys.readouterr().out.splitlines()[2:] == equal
     project = make_project(tmp_path / "other", recipes=["tools"], architectures=["x86_64"])
+    monkeypatch.setattr(made_releases, "_layer", _layer_with_another_diff_id)
     [folder] = make_images(project, seed=1, size=30_000)
     _make_real(folder)
     correct_evidence(project)
@@ -185,17 +213,25 @@ def test_two_published_images_are_compared(
     key = str(private_file("cosign"))
     assert main(["publish", "--project", str(project), "--to", to, "--key", key]) == 0
     capsys.readouterr()
+    _attach_a_foreign_sif(site)
     other = f"{to}/tools:1.0-sample"
     assert main(["diff", site.image, other, *options, "--json"]) == 1
     document = json.loads(capsys.readouterr().out)
     assert (document["before"]["image"], document["after"]["image"]) == (site.image, other)
     assert (document["files_compared"], document["packages_compared"]) == (False, True)
     sizes = {each["name"]: each for each in document["changes"] if each["what"] == "size"}
+    assert {*sizes} == {"oci", "charliecloud"}
     assert int(sizes["oci"]["after"]) > int(sizes["oci"]["before"])
+    site.write_policy(host_contract="enforced")  # made images have no contract
+    assert main(["diff", site.image, latest, *options]) == 0
     site.write_policy(keys=["ed25519.pub"])
     shutil.copy(PROOF / "ed25519.pub", tmp_path)
-    assert main(["diff", site.image, latest, *options]) == 1
-    assert "checks: not compared: no evidence that the policy trusts" in capsys.readouterr().out
+    capsys.readouterr()
+    assert main(["diff", site.image, latest, *options]) == 5
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert f"{site.image}: refused\n" in printed.err
+    assert "✗ refused    signature" in printed.err
     assert main(["diff", site.image, "out", *options]) == 2
     assert "is compared with another published one" in capsys.readouterr().err
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import errno
 import json
 import threading
@@ -19,7 +20,17 @@ from builder.distribute.pull.images import Puller
 from builder.distribute.pull.request import Judged, NotProven, PullRequest, references_of
 from builder.model.errors import BadInput
 from builder.registry import Reference
-from builder.trust.policy.records import not_asked, passed, refused
+from builder.trust.policy.records import (
+    Bill,
+    Claim,
+    Content,
+    Evidence,
+    Package,
+    not_asked,
+    passed,
+    refused,
+)
+from builder.trust.policy.site_policy import Policy
 from builder.trust.proof.keys import generated
 
 
@@ -155,6 +166,69 @@ def test_what_was_judged_ahead_is_stopped_with_the_command(
         ahead.throw(KeyboardInterrupt())
     end.set()
     assert stopped == ["good"]
+
+
+def run_of(day: int, **more: Any) -> Evidence:
+    """A run on a day of January; the check `mpi` passed unless `more` says otherwise."""
+    finished = dt.datetime(2026, 1, day, tzinfo=dt.timezone.utc)
+    values = {"format": "oci", "architecture": "x86_64", "outcomes": {"mpi": "passed"}, **more}
+    return Evidence(finished=finished, **values)
+
+
+FAILED_RUN = run_of(1, outcomes={"mpi": "failed"}, runner="podman")
+SKIPPED_RUN = run_of(1, outcomes={"mpi": "skipped"})
+OLD, NEW = (Bill(packages=(Package(name="mpi", version=text),)) for text in ("4", "5"))
+SEVERAL = "packages: not compared: no bill of materials that the policy trusts, or several"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "shown"),
+    [
+        ([FAILED_RUN, run_of(2)], [run_of(2)], "  oci/mpi: failed → passed"),
+        ([run_of(2), FAILED_RUN], [SKIPPED_RUN, FAILED_RUN], "checks: equal"),
+        ([SKIPPED_RUN, run_of(2)], [run_of(3)], "  oci/mpi: skipped → passed"),
+        ([OLD], [NEW], "  mpi: 4 → 5"),
+        ([OLD, OLD], [OLD], "packages: equal"),
+        ([OLD, NEW], [OLD], SEVERAL),
+        ([], [OLD], SEVERAL),
+    ],
+)
+def test_several_statements_about_one_published_image(
+    before: list[Content], after: list[Content], shown: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worst outcome of a check counts, and bills only if they agree."""
+    digest = f"sha256:{'1' * 64}"
+
+    def look(request: Any, _: object) -> Any:
+        contents = before if request.reference.tag == "before" else after
+        proofs = [
+            Claim(kind="any", subjects=(digest,), key="a.pub", content=content)
+            for content in contents
+        ]
+        return SimpleNamespace(
+            request=request,
+            source=None,
+            remote=SimpleNamespace(image=SimpleNamespace(digest=digest), layers=(), labels={}),
+            gathered=SimpleNamespace(proofs=proofs),
+            check=lambda: None,
+        )
+
+    monkeypatch.setattr(images, "look", look)
+    monkeypatch.setattr(images, "published", lambda *_: ())
+    parts: dict[str, Any] = dict.fromkeys(("host", "now", "emulated"))
+    requests = [
+        PullRequest(
+            reference=Reference.parse(f"127.0.0.1:1/site/tool:{tag}"),
+            format="oci",
+            arch="x86_64",
+            policy=Policy(keys=()),
+            trusted=(),
+            **parts,
+        )
+        for tag in ("before", "after")
+    ]
+    puller = Puller(plain_http=(), dry_run=True, say=lambda _: None)
+    assert shown in puller.changes(*requests).as_text().splitlines()
 
 
 def test_a_reader_that_goes_away_ends_all_of_it(
