@@ -140,6 +140,58 @@ def test_one_node_is_answered_apart_from_several() -> None:
     assert alone.several_nodes == ""
 
 
+HERE = '-v "$PWD:$PWD" -w "$PWD"'
+AS_ROOT_TOO = "mpirun --allow-run-as-root --oversubscribe -n 4"
+BY_SRUN = "PMIX_MCA_gds=hash srun --mpi=pmix_v4 -n 4"
+
+
+@pytest.mark.parametrize(
+    ("runtimes", "answers", "commands"),
+    [
+        (
+            {"podman": "5.0"},
+            (YES, NO),
+            {"in-container": f"podman run --rm {HERE} IMAGE {AS_ROOT_TOO} ./program"},
+        ),
+        (
+            {"docker": "27.0"},
+            (YES, NO),
+            {"in-container": f"docker run --rm {HERE} IMAGE {AS_ROOT_TOO} ./program"},
+        ),
+        (
+            {"podman": "5.0", "charliecloud": "0.31"},
+            (YES, YES),
+            {
+                "in-container": 'ch-run --set-env -b "$PWD:/mnt" --cd=/mnt IMAGE --'
+                f" {AS_ROOT_TOO} ./program",
+                "hybrid": f'{BY_SRUN} ch-run --set-env -b "$PWD:/mnt" --cd=/mnt IMAGE -- ./program',
+            },
+        ),
+        (
+            {"podman": "5.0", "apptainer": ""},  # of which version is not known
+            (YES, UNKNOWN),
+            {"in-container": f"podman run --rm {HERE} IMAGE {AS_ROOT_TOO} ./program"},
+        ),
+        ({"crio": "1.28"}, (YES, NO), {}),
+    ],
+    ids=lambda value: "+".join(value) if isinstance(value, dict) else "",
+)
+def test_ranks_start_by_runtimes_that_the_launcher_reaches(
+    runtimes: dict[str, str], answers: tuple[str, str], commands: dict[str, str]
+) -> None:
+    """Podman and Docker start one container as root, and keep a launcher of the host from ranks."""
+    installed = {name: HostRuntime(version=version) for name, version in runtimes.items()}
+    where = host("dgx", mpi=(), slurm=HostSlurm(pmi=("pmix_v4",)), runtimes=installed)
+    verdict = judge(contract(mpi=OPENMPI), where, known())
+    assert (verdict.answer, verdict.several_nodes) == answers
+    assert dict(verdict.at_site.commands) == commands
+    hybrid = next(each for each in verdict.launchers if each.rule == "hybrid")
+    assert (hybrid.answer, "rank 0 of 1" in hybrid.reason) == (answers[1], answers[1] == NO)
+    alone = judge(contract(mpi=OPENMPI), where, known(), launchers=("hybrid",))
+    assert alone.answer == answers[1]
+    assert answers[1] == YES or not alone.at_site.commands
+
+
 def test_a_host_with_gpus_of_amd_is_not_told_to_load_nvidias_driver() -> None:
     gpus = HostGpus(driver="none", devices=(), on_bus=0, others=("AMD",), toolkit=False, cdi=False)
     verdict = judge(contract(cuda=cuda("11.8")), host("dgx", gpu=gpus), known())

@@ -155,7 +155,10 @@ PULL = "build-images pull quay.io/site/hpc-base:1.0-debian13-openmpi5.0 --arch x
 @pytest.mark.parametrize(
     ("record", "needs", "registry", "state", "lines"),
     [
-        ("dgx", {"mpi": OPENMPI}, "", "yes", [f"apptainer exec {BUILT} mpiexec -n 4 ./program"]),
+        (
+            *("dgx", {"mpi": OPENMPI}, "", "yes"),
+            [f"apptainer exec {BUILT} mpirun --allow-run-as-root --oversubscribe -n 4 ./program"],
+        ),
         ("dgx", {"cuda": CUDA}, "", "yes", [f"apptainer exec --nv {BUILT} ./program"]),
         ("dgx", {}, "quay.io/site", "yes", [PULL, f"apptainer exec {PULLED} ./program"]),
         ("satori", {}, "", "no", []),
