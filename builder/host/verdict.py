@@ -188,6 +188,7 @@ def named(rule: str, answer: RuleAnswer) -> RuleAnswer:
 
 def as_json(verdict: HostVerdict) -> str:
     """Return all answers with reasons and fixes as JSON."""
+    site = verdict.at_site
     document = {
         "schema": SCHEMA,
         "image": verdict.image,
@@ -202,7 +203,9 @@ def as_json(verdict: HostVerdict) -> str:
             ]
             for name in ("rules", "runtimes", "launchers")
         },
-        "commands": dict(verdict.at_site.commands),
+        "runtime": site.runtime or None,
+        "before": site.before or None,
+        "commands": dict(site.commands),
     }
     return json.dumps(document, indent=1, ensure_ascii=False)
 

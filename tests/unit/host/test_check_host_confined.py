@@ -95,6 +95,25 @@ def test_charliecloud_brings_gpus_in_by_cdi(
 
 
 @pytest.mark.parametrize(
+    ("record", "needs", "runtime", "before"),
+    [
+        ("charliecloud", {"cuda": cuda("11.8")}, "charliecloud", "ch-fromhost --nvidia IMAGE"),
+        ("charliecloud", {}, "charliecloud", None),
+        ("crio", {}, None, None),  # a cluster starts its containers
+    ],
+)
+def test_json_names_the_runtime_of_commands_and_what_comes_before_them(
+    record: str, needs: dict[str, Any], runtime: str | None, before: str | None
+) -> None:
+    gpus = dataclasses.replace(recorded("dgx").gpu, toolkit=True)
+    where = with_runtime(record, version="1.28" if record == "crio" else "0.31", gpu=gpus)
+    verdict = judge(contract(**needs), where, known())
+    document = json.loads(as_json(verdict))
+    assert (document["answer"], document["runtime"], document["before"]) == (YES, runtime, before)
+    assert bool(document["commands"]) == bool(runtime)
+
+
+@pytest.mark.parametrize(
     ("profile", "answer"), [(True, YES), (None, UNKNOWN), (False, NO)], ids=str
 )
 def test_apparmor_lets_programs_with_a_profile_alone(profile: bool | None, answer: str) -> None:
