@@ -185,6 +185,16 @@ def test_the_commands_at_a_site(
     assert ('its programs do not start ("Exec format error")' in page) == (record == "satori")
 
 
+def test_the_folder_to_compare_is_quoted(tmp_path: Path) -> None:
+    """In data.js, of which compare.html makes the command."""
+    folder = tmp_path / "my images"
+    image_folder(folder)
+    catalog(tmp_path, f"--images-in={folder}")
+    data = (tmp_path / "site/data.js").read_text()
+    [image] = json.loads(data.removeprefix("var catalogData = ").removesuffix(";\n"))["images"]
+    assert image["path"] == f"'my images/{HPC}'"
+
+
 def test_hosts_of_the_project_are_known_to_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
