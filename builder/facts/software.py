@@ -34,6 +34,9 @@ class Runtime:
 RUNTIMES: Mapping[str, Runtime] = {
     runtime.name: runtime for runtime in rows("runtimes", "runtimes", Runtime)
 }
+# Runtimes that pass neither the variables nor the sockets of a host's launcher to a container: each
+# rank would be "rank 0 of 1".
+APART = frozenset(name for name, runtime in RUNTIMES.items() if runtime.format == "oci")
 
 CLONE3_GLIBC = "2.34"
 

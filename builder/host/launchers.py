@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from builder import facts
 from builder.facts.mpi import PMIX_MEETS_ALL
+from builder.facts.software import APART
 from builder.host.records import HostMpi
 from builder.host.verdict import (
     BIND,
@@ -15,6 +16,7 @@ from builder.host.verdict import (
     NO,
     RuleAnswer,
     RuleCase,
+    all_of,
     any_of,
     named,
     title_of,
@@ -25,21 +27,44 @@ from builder.model.versions import version_order
 _ALONE = "start it with the image's own launcher in one container (in-container)"
 
 
-def launched_by(case: RuleCase, names: tuple[str, ...]) -> tuple[RuleAnswer, ...]:
-    """Return the answer for each named way, or without names, for all ways."""
+def launched_by(
+    case: RuleCase, names: tuple[str, ...], runtimes: tuple[RuleAnswer, ...]
+) -> tuple[RuleAnswer, ...]:
+    """Return the answer for each named way, or without names, for all ways.
+
+    `runtimes` are the answers for those that may start the image.
+    """
     mpi = case.contract.mpi
     if mpi is None:
         if not names or names == (IN_CONTAINER,):
             return (named(IN_CONTAINER, case.yes("no-mpi")),)
         return tuple(named(name, case.no("no-mpi-to-launch")) for name in names)
     ways = {IN_CONTAINER: _in_container, HYBRID: _hybrid, BIND: _bind}
-    return tuple(named(name, ways[name](case, mpi)) for name in names or LAUNCHERS)
+    answers = {name: ways[name](case, mpi) for name in names or LAUNCHERS}
+    return tuple(
+        named(name, answer if name == IN_CONTAINER else _reached(case, answer, runtimes))
+        for name, answer in answers.items()
+    )
+
+
+def _reached(case: RuleCase, answer: RuleAnswer, runtimes: tuple[RuleAnswer, ...]) -> RuleAnswer:
+    """Return the answer, or a worse one if the host's launcher cannot reach ranks in containers."""
+    apart = [each for each in runtimes if each.rule in APART]
+    others = [each for each in runtimes if each.rule not in APART]
+    reach = any_of(others)
+    if reach == any_of(runtimes) or all_of((reach, answer.answer)) == answer.answer:
+        return answer
+    names = ", ".join(each.rule for each in apart if each.answer != NO)
+    if reach == NO:
+        return case.no("ranks-apart", names=names)
+    other = ", ".join(each.rule for each in others if each.answer == reach)
+    return case.unknown("ranks-perhaps-apart", names=names, other=other)
 
 
 def _in_container(case: RuleCase, mpi: NeededMpi) -> RuleAnswer:
     if mpi.route == "host":
         return case.no("inside-none")
-    return case.yes("inside")
+    return case.yes("inside", launch=facts.MPI_FAMILIES[mpi.family].launch.format(ranks=4))
 
 
 def _hybrid(case: RuleCase, mpi: NeededMpi) -> RuleAnswer:

@@ -43,12 +43,13 @@ def judge(
         "GPUs": gpus.devices(case),
         "compute capability": gpus.capabilities(case),
     }
+    started = started_by(case, runtimes)
     return HostVerdict(
         image=contract.image,
         host=host.name,
         rules=tuple(named(rule, answer) for rule, answer in answers.items() if answer),
-        runtimes=started_by(case, runtimes),
-        launchers=launched_by(case, launchers),
+        runtimes=started,
+        launchers=launched_by(case, launchers, started),
         emulated=emulated and case.is_foreign,
     )
 

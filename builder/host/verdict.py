@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 from builder.facts import MPI_FAMILIES, Facts
+from builder.facts.software import APART
 from builder.host.records import Host, HostMpi
 from builder.model.contract import HostContract, NeededMpi, SiteAnswer
 from builder.system.files import table_beside
@@ -128,11 +129,16 @@ class HostVerdict:
         return tuple(answer for answer in candidates if answer.answer == self.answer != YES)
 
     @property
+    def runtime(self) -> RuleAnswer:
+        """The runtime with the best answer; of several, one that the host's launcher reaches."""
+        best = [each for each in self.runtimes if each.answer == any_of(self.runtimes)]
+        return min(best, key=lambda each: each.rule in APART)
+
+    @property
     def at_site(self) -> SiteAnswer:
         """The answer with the commands that start a program there."""
-        best = any_of(self.runtimes)
-        runtime = next((each for each in self.runtimes if each.answer == best), None)
-        if self.answer == NO or runtime is None or not runtime.command:
+        runtime = self.runtime
+        if self.answer == NO or not runtime.command:
             runtime = RuleAnswer(answer=NO, reason="")
         return SiteAnswer(
             site=self.host,
@@ -140,13 +146,14 @@ class HostVerdict:
             reasons=tuple((each.rule, each.reason, each.fix) for each in self.decisive),
             runtime=runtime.rule,
             before=runtime.before,
-            commands=tuple(self._commands(runtime.command)) if runtime.command else (),
+            commands=tuple(self._commands(runtime)) if runtime.command else (),
         )
 
-    def _commands(self, run: str) -> Iterator[tuple[str, str]]:
+    def _commands(self, runtime: RuleAnswer) -> Iterator[tuple[str, str]]:
+        ways = (IN_CONTAINER,) if runtime.rule in APART else (IN_CONTAINER, HYBRID)
         for launcher in self.launchers:
-            if launcher.answer == any_of(self.launchers) and launcher.rule != BIND:
-                first, second = launcher.command, run
+            if launcher.answer == any_of(self.launchers) and launcher.rule in ways:
+                first, second = launcher.command, runtime.command
                 if launcher.rule == IN_CONTAINER:
                     first, second = second, first
                 yield launcher.rule, " ".join(filter(None, (first, second, "./program")))
@@ -181,6 +188,7 @@ def named(rule: str, answer: RuleAnswer) -> RuleAnswer:
 
 def as_json(verdict: HostVerdict) -> str:
     """Return all answers with reasons and fixes as JSON."""
+    site = verdict.at_site
     document = {
         "schema": SCHEMA,
         "image": verdict.image,
@@ -195,7 +203,9 @@ def as_json(verdict: HostVerdict) -> str:
             ]
             for name in ("rules", "runtimes", "launchers")
         },
-        "commands": dict(verdict.at_site.commands),
+        "runtime": site.runtime or None,
+        "before": site.before or None,
+        "commands": dict(site.commands),
     }
     return json.dumps(document, indent=1, ensure_ascii=False)
 
@@ -244,11 +254,8 @@ def _closing(verdict: HostVerdict, paint: Paint) -> list[str]:
         text = ": it does not run here" if verdict.answer == NO else " whether it runs here"
         return [f"{answer}{text}: {names}"]
     text = "emulated, not native" if verdict.emulated else "it runs here"
-    ways = [
-        next(answer.rule for answer in group if answer.answer == YES)
-        for group in (verdict.runtimes, verdict.launchers)
-    ]
-    lines = [f"{answer}: {text} ({', '.join(ways)})"]
+    way = next(answer.rule for answer in verdict.launchers if answer.answer == YES)
+    lines = [f"{answer}: {text} ({verdict.runtime.rule}, {way})"]
     site = verdict.at_site
     commands = [*((("once", site.before),) if site.before else ()), *site.commands]
     lines += [f"  {name:{len(IN_CONTAINER)}}  {command}" for name, command in commands]

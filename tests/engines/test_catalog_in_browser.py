@@ -202,9 +202,10 @@ def test_what_is_not_known_is_not_compared(browser: Browser, site: Site) -> None
     assert "they are not known for both images" in text
 
 
+LAUNCH = "mpirun --allow-run-as-root --oversubscribe"
 SITE_COMMANDS = [
     "build-images pull quay.io/site/hpc-base:1.0-debian13-openmpi5.0 --arch ppc64le --format sif",
-    f"singularity exec {POWER}-sif/image.sif mpiexec -n 4 ./program",
+    f"singularity exec {POWER}-sif/image.sif {LAUNCH} -n 4 ./program",
     f"PMIX_MCA_gds=hash srun --mpi=pmix_v3 -n 4 singularity exec {POWER}-sif/image.sif ./program",
 ]
 

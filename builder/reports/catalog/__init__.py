@@ -8,6 +8,7 @@ docs/catalog.md describes it.
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
@@ -123,7 +124,7 @@ def _data(entries: Sequence[CatalogEntry], registry: str) -> dict[str, object]:
         "images": [
             {
                 "name": entry.image,
-                "folder": entry.folder,
+                "path": shlex.quote(f"{entry.folder}/{entry.image}"),
                 "axes": asdict(entry.manifest.cell) | {"proof": entry.card.word},
                 "known": [*entry.values],
                 "values": _steps(

@@ -250,7 +250,7 @@
       place.replaceChildren(
         make("dl", {class: "facts sides-named"}, make("dt", {}, "A"), make("dd", {}, link(a)), make("dt", {}, "B"), make("dd", {}, link(b))),
         ...KINDS.map(([kind, title]) => section(kind, title, values[0][kind], values[1][kind])),
-        make("section", {}, make("h2", {}, "Files"), commandLine("compares the files, too", "build-images diff " + [a, b].map((image) => image.folder + "/" + image.name).join(" "))));
+        make("section", {}, make("h2", {}, "Files"), commandLine("compares the files, too", "build-images diff " + a.path + " " + b.path)));
     }
 
     function restore() {

@@ -95,6 +95,25 @@ def test_charliecloud_brings_gpus_in_by_cdi(
 
 
 @pytest.mark.parametrize(
+    ("record", "needs", "runtime", "before"),
+    [
+        ("charliecloud", {"cuda": cuda("11.8")}, "charliecloud", "ch-fromhost --nvidia IMAGE"),
+        ("charliecloud", {}, "charliecloud", None),
+        ("crio", {}, None, None),  # a cluster starts its containers
+    ],
+)
+def test_json_names_the_runtime_of_commands_and_what_comes_before_them(
+    record: str, needs: dict[str, Any], runtime: str | None, before: str | None
+) -> None:
+    gpus = dataclasses.replace(recorded("dgx").gpu, toolkit=True)
+    where = with_runtime(record, version="1.28" if record == "crio" else "0.31", gpu=gpus)
+    verdict = judge(contract(**needs), where, known())
+    document = json.loads(as_json(verdict))
+    assert (document["answer"], document["runtime"], document["before"]) == (YES, runtime, before)
+    assert bool(document["commands"]) == bool(runtime)
+
+
+@pytest.mark.parametrize(
     ("profile", "answer"), [(True, YES), (None, UNKNOWN), (False, NO)], ids=str
 )
 def test_apparmor_lets_programs_with_a_profile_alone(profile: bool | None, answer: str) -> None:
@@ -138,6 +157,58 @@ def test_one_node_is_answered_apart_from_several() -> None:
     assert "several" not in as_text(verdict, colour=False)
     alone = judge(contract(mpi=MPICH), where, known(), launchers=("in-container",))
     assert alone.several_nodes == ""
+
+
+HERE = '-v "$PWD:$PWD" -w "$PWD"'
+AS_ROOT_TOO = "mpirun --allow-run-as-root --oversubscribe -n 4"
+BY_SRUN = "PMIX_MCA_gds=hash srun --mpi=pmix_v4 -n 4"
+
+
+@pytest.mark.parametrize(
+    ("runtimes", "answers", "commands"),
+    [
+        (
+            {"podman": "5.0"},
+            (YES, NO),
+            {"in-container": f"podman run --rm {HERE} IMAGE {AS_ROOT_TOO} ./program"},
+        ),
+        (
+            {"docker": "27.0"},
+            (YES, NO),
+            {"in-container": f"docker run --rm {HERE} IMAGE {AS_ROOT_TOO} ./program"},
+        ),
+        (
+            {"podman": "5.0", "charliecloud": "0.31"},
+            (YES, YES),
+            {
+                "in-container": 'ch-run --set-env -b "$PWD:/mnt" --cd=/mnt IMAGE --'
+                f" {AS_ROOT_TOO} ./program",
+                "hybrid": f'{BY_SRUN} ch-run --set-env -b "$PWD:/mnt" --cd=/mnt IMAGE -- ./program',
+            },
+        ),
+        (
+            {"podman": "5.0", "apptainer": ""},  # of which version is not known
+            (YES, UNKNOWN),
+            {"in-container": f"podman run --rm {HERE} IMAGE {AS_ROOT_TOO} ./program"},
+        ),
+        ({"crio": "1.28"}, (YES, NO), {}),
+    ],
+    ids=lambda value: "+".join(value) if isinstance(value, dict) else "",
+)
+def test_ranks_start_by_runtimes_that_the_launcher_reaches(
+    runtimes: dict[str, str], answers: tuple[str, str], commands: dict[str, str]
+) -> None:
+    """Podman and Docker start one container as root, and keep a launcher of the host from ranks."""
+    installed = {name: HostRuntime(version=version) for name, version in runtimes.items()}
+    where = host("dgx", mpi=(), slurm=HostSlurm(pmi=("pmix_v4",)), runtimes=installed)
+    verdict = judge(contract(mpi=OPENMPI), where, known())
+    assert (verdict.answer, verdict.several_nodes) == answers
+    assert dict(verdict.at_site.commands) == commands
+    hybrid = next(each for each in verdict.launchers if each.rule == "hybrid")
+    assert (hybrid.answer, "rank 0 of 1" in hybrid.reason) == (answers[1], answers[1] == NO)
+    alone = judge(contract(mpi=OPENMPI), where, known(), launchers=("hybrid",))
+    assert alone.answer == answers[1]
+    assert answers[1] == YES or not alone.at_site.commands
 
 
 def test_a_host_with_gpus_of_amd_is_not_told_to_load_nvidias_driver() -> None:

@@ -54,7 +54,8 @@ def test_yes_is_0(capsys: pytest.CaptureFixture[str]) -> None:
     assert said.out.startswith("sample-1.0-debian12-ppc64le on satori\n")
     assert said.out.endswith(
         "\nyes: it runs here (singularity, in-container)\n"
-        "  in-container  singularity exec --nv IMAGE mpiexec -n 4 ./program\n"
+        "  in-container  singularity exec --nv IMAGE mpirun --allow-run-as-root --oversubscribe"
+        " -n 4 ./program\n"
         "  hybrid        PMIX_MCA_gds=hash srun --mpi=pmix_v3 -n 4 singularity exec --nv IMAGE"
         " ./program\n"
     )
@@ -103,7 +104,9 @@ def test_json_has_every_answer(capsys: pytest.CaptureFixture[str]) -> None:
     assert found["schema"] == "build-images/check-host/v1"
     assert (found["image"], found["host"]) == (V100.image, "satori")
     assert (found["answer"], found["emulated"]) == ("yes", False)
-    assert found["commands"]["in-container"] == "singularity exec --nv IMAGE mpiexec -n 4 ./program"
+    assert found["commands"]["in-container"] == (
+        "singularity exec --nv IMAGE mpirun --allow-run-as-root --oversubscribe -n 4 ./program"
+    )
     assert {one["rule"] for one in found["rules"]} == {
         *("architecture", "processor", "kernel", "driver", "GPUs", "compute capability")
     }

@@ -155,7 +155,10 @@ PULL = "build-images pull quay.io/site/hpc-base:1.0-debian13-openmpi5.0 --arch x
 @pytest.mark.parametrize(
     ("record", "needs", "registry", "state", "lines"),
     [
-        ("dgx", {"mpi": OPENMPI}, "", "yes", [f"apptainer exec {BUILT} mpiexec -n 4 ./program"]),
+        (
+            *("dgx", {"mpi": OPENMPI}, "", "yes"),
+            [f"apptainer exec {BUILT} mpirun --allow-run-as-root --oversubscribe -n 4 ./program"],
+        ),
         ("dgx", {"cuda": CUDA}, "", "yes", [f"apptainer exec --nv {BUILT} ./program"]),
         ("dgx", {}, "quay.io/site", "yes", [PULL, f"apptainer exec {PULLED} ./program"]),
         ("satori", {}, "", "no", []),
@@ -180,6 +183,16 @@ def test_the_commands_at_a_site(
     assert ("./program" in page) == bool(lines)
     assert ("build-images site-files" in page) == (state == "yes" and not lines)
     assert ('its programs do not start ("Exec format error")' in page) == (record == "satori")
+
+
+def test_the_folder_to_compare_is_quoted(tmp_path: Path) -> None:
+    """In data.js, of which compare.html makes the command."""
+    folder = tmp_path / "my images"
+    image_folder(folder)
+    catalog(tmp_path, f"--images-in={folder}")
+    data = (tmp_path / "site/data.js").read_text()
+    [image] = json.loads(data.removeprefix("var catalogData = ").removesuffix(";\n"))["images"]
+    assert image["path"] == f"'my images/{HPC}'"
 
 
 def test_hosts_of_the_project_are_known_to_it(

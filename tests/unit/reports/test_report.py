@@ -372,8 +372,16 @@ def test_the_page_needs_nothing_from_outside(tmp_path: Path) -> None:
     assert targets <= set(page.values("id"))
 
 
+def test_mpi_programs_are_those_of_the_current_folder_and_may_run_as_root(tmp_path: Path) -> None:
+    lines = render(tmp_path, manifest(cell())).text("runtimes")
+    assert "image.oci mpirun --allow-run-as-root --oversubscribe -n 4 ./program" in lines
+    assert 'ch-run --set-env -w -b "$PWD:/mnt" --cd=/mnt ' in lines
+
+
 def test_mpich_is_started_by_its_own_launcher_and_no_mpi_by_none(tmp_path: Path) -> None:
-    assert "mpiexec -n 4 apptainer" in render(tmp_path, failed_manifest()).text("runtimes")
+    lines = render(tmp_path, failed_manifest()).text("runtimes")
+    assert "mpiexec -n 4 apptainer" in lines
+    assert "allow-run-as-root" not in lines
     lines = render(tmp_path, manifest(cell(mpi="none"))).text("runtimes")
     assert "mpirun" not in lines
     assert "mpiexec" not in lines
