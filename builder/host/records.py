@@ -21,14 +21,13 @@ from builder.load import record_readers as read
 from builder.load.document import Faults, Node, parse
 from builder.load.readers import Reader, described, list_of, mapping_of, one_of, record, text, words
 from builder.load.record_readers import maybe, truth
-from builder.load.site import layers_of
+from builder.load.site import HOSTS, layers_of
 from builder.model.architectures import architecture, cpu_features, power_levels
 from builder.model.errors import BadInput
 from builder.model.records import write
 
 T = TypeVar("T")
 SCHEMA = "build-images/host/v1"
-HOSTS = "hosts"  # the folder of a layer with the records of its sites
 NONE = "none"  # as a driver version: no driver is loaded
 
 
