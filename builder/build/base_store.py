@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from builder.artifacts import oci
-from builder.build.mirror import NONE, SECURITY_VARIABLE, DebianMirror
+from builder.build.mirror import NONE, SECURITY, SECURITY_VARIABLE, DebianMirror
 from builder.model import BaseImage, Bootstrap
 from builder.model.architectures import ARCHITECTURES
 from builder.model.cells import base_tag
@@ -39,7 +39,6 @@ from builder.system.process import Processes
 SOURCE_DATE_EPOCH = 1
 PATH_IN_IMAGES = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 KEYRINGS = Path("/usr/share/keyrings")
-SECURITY = "security"
 RECORD = "base.json"
 _FORMAT = "3"
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import platform
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import fields
 from pathlib import Path
 
 from builder.build.records import StageState
-from builder.model import Cell, LeftOut, Plan, PlannedImage
+from builder.model import BaseImage, Cell, LeftOut, Plan, PlannedImage
 from builder.model.errors import counted
 from builder.model.exact_json import JsonObject
 from builder.model.planned import by_reason, on_a_screen
@@ -168,17 +168,18 @@ def decisions(
     image: PlannedImage,
     host: str = platform.machine(),
     opened: Callable[[str], bool] = lambda _arch: True,
-    mirror: str = "",
+    archives: Callable[[BaseImage], Iterable[str]] = lambda _base: (),
 ) -> list[str]:
     """Return the decisions for an image; `opened` says if native tools work for an architecture.
 
-    `mirror` is this machine's, for bases that are made here and have none of their own.
+    `archives` says which of this machine's archives serve a base that is made here.
     """
     from builder.build.native import tools  # noqa: PLC0415 - `plan` starts without what builds
 
     lines = list(image.decided)
-    if mirror and image.is_bootstrapped and not image.base.mirrors:
-        lines.insert(1, f"base: fetched from {mirror}")
+    if image.is_bootstrapped:
+        place = 2 if image.base.mirrors else 1  # below those that the site names
+        lines[place:place] = (f"base: {archive}" for archive in archives(image.base))
     chain = " <- ".join(f"{stage.name} {stage.version}" for stage in reversed(image.stages))
     lines.append(f"recipes: {chain}")
     if description := tools.described(image.base, image.cell.arch, host):

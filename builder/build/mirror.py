@@ -6,7 +6,7 @@ import contextlib
 import itertools
 import os
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from email.parser import HeaderParser
 from pathlib import Path
@@ -18,6 +18,7 @@ from builder.model.errors import BadInput, MissingPrerequisite
 VARIABLE = "BUILD_IMAGES_MIRROR"
 SECURITY_VARIABLE = "BUILD_IMAGES_SECURITY_MIRROR"
 NONE = "none"
+SECURITY = "security"  # the pocket
 _OFF = {"no", "false", "without", "off", "disable"}  # of apt's StringToBool
 
 
@@ -42,27 +43,54 @@ def find_mirror(
 
     A mirror that these variables do not name is taken from this machine's apt sources.
     """
-    suites = _own_suites(os_release)
-    entries = list(_entries(apt))
-    security = _security(entries, suites)
+    security = security_archive(apt=apt, os_release=os_release)
     if main := os.environ.get(VARIABLE):
-        return _without_secrets(DebianMirror(main=main.rstrip("/"), security=security))
-    mains = [_resolved(uri) for uri, suite in entries if suite in suites]
+        return DebianMirror(main=_public(main.rstrip("/"), VARIABLE), security=security)
+    suites = _own_suites(os_release)
+    mains = [_resolved(uri) for uri, suite in _entries(apt) if suite in suites]
     if not mains:
         raise MissingPrerequisite(
             "no Debian mirror is known: this machine's apt has none",
             hint=f"set {VARIABLE} to the URL of a Debian mirror (the folder that holds dists/)",
         )
-    return _without_secrets(DebianMirror(main=mains[0], security=security))
+    return DebianMirror(main=_public(mains[0], VARIABLE), security=security)
 
 
-def machine_mirror() -> str:
-    """Return this machine's Debian archive, and who names it; empty if there is none."""
-    try:
+def security_archive(
+    *, apt: Path = Path("/etc/apt"), os_release: Path = Path("/etc/os-release")
+) -> str | None:
+    """Return the security archive of `find_mirror`, which may have no mirror beside it."""
+    if named := os.environ.get(SECURITY_VARIABLE, "").rstrip("/"):
+        return "" if named == NONE else _public(named, SECURITY_VARIABLE)
+    suites = _own_suites(os_release)
+    for uri, suite in _entries(apt):
+        if suite.removesuffix("-security") in suites - {suite}:
+            return _public(_resolved(uri), SECURITY_VARIABLE)
+    return None
+
+
+def machine_archives() -> Callable[[BaseImage], Iterator[str]]:
+    """Return a function that says which archives of this machine serve a base, and who names them.
+
+    The base is made here. Archives that are not known are left out.
+    """
+    main, security = "", None
+    with contextlib.suppress(MissingPrerequisite, BadInput):
+        security = security_archive()
         main = find_mirror().main
-    except (MissingPrerequisite, BadInput):
-        return ""
-    return f"{main} ({VARIABLE if os.environ.get(VARIABLE) else 'as apt on this machine'})"
+    updates = f"security updates from {security}" if security else "no security updates"
+
+    def of(base: BaseImage) -> Iterator[str]:
+        if main and not base.mirrors:
+            yield f"fetched from {main} ({_namer(VARIABLE)})"
+        if security is not None and not base.mirrors[1:] and takes_security(base):
+            yield f"{updates} ({_namer(SECURITY_VARIABLE)})"
+
+    return of
+
+
+def _namer(variable: str) -> str:
+    return variable if os.environ.get(variable) else "as apt on this machine"
 
 
 def mirror_of(base: BaseImage, machine: Callable[[], DebianMirror]) -> DebianMirror:
@@ -70,11 +98,12 @@ def mirror_of(base: BaseImage, machine: Callable[[], DebianMirror]) -> DebianMir
     if not base.mirrors:
         return machine()
     main, *own = base.mirrors
-    if own:
-        return DebianMirror(main=main, security=own[0])
-    with contextlib.suppress(MissingPrerequisite):
-        return DebianMirror(main=main, security=machine().security)
-    return DebianMirror(main=main, security=None)
+    return DebianMirror(main=main, security=own[0] if own else security_archive())
+
+
+def takes_security(base: BaseImage) -> bool:
+    """Return whether a base is made here with security updates, where they are not turned off."""
+    return bool(base.bootstrap and SECURITY in base.bootstrap.pockets)
 
 
 def apt_archives(suites: Collection[str], *, apt: Path = Path("/etc/apt")) -> tuple[str, ...]:
@@ -83,27 +112,14 @@ def apt_archives(suites: Collection[str], *, apt: Path = Path("/etc/apt")) -> tu
     return tuple(dict.fromkeys(uri for uri in uris if "@" not in urlsplit(uri).netloc))
 
 
-def _security(entries: Iterable[_Entry], suites: set[str]) -> str | None:
-    """Return the security archive, as `DebianMirror` holds it."""
-    if named := os.environ.get(SECURITY_VARIABLE, "").rstrip("/"):
-        return "" if named == NONE else named
-    archives = (
-        _resolved(uri)
-        for uri, suite in entries
-        if suite.removesuffix("-security") in suites - {suite}
-    )
-    return next(archives, None)
-
-
-def _without_secrets(mirror: DebianMirror) -> DebianMirror:
-    """Return the mirror; raise `BadInput` for a password, which would stay in images and logs."""
-    for address in (mirror.main, mirror.security or ""):
-        if "@" in urlsplit(address).netloc:
-            raise BadInput(
-                "the mirror's address holds a user name or a password, which would stay in images",
-                hint=f"set {VARIABLE} to an address without them",
-            )
-    return mirror
+def _public(address: str, variable: str) -> str:
+    """Return the address; raise `BadInput` for a password, which would stay in images and logs."""
+    if "@" in urlsplit(address).netloc:
+        raise BadInput(
+            "the mirror's address holds a user name or a password, which would stay in images",
+            hint=f"set {variable} to an address without them",
+        )
+    return address
 
 
 def _resolved(uri: str) -> str:

@@ -27,7 +27,7 @@ def run(options: ExplainOptions) -> int:
     """Print every cell of the selection with the reason."""
     plan = load_plan(options.project, options.selection, may_be_empty=True)
     decided = functools.partial(
-        listings.decisions, opened=native.is_open, mirror=mirror.machine_mirror()
+        listings.decisions, opened=native.is_open, archives=mirror.machine_archives()
     )
     seen = functools.partial(seen_of, options.out, Home.of_environment())
     if options.json:

@@ -21,14 +21,14 @@ from builder.load import record_readers as read
 from builder.load.document import Faults, Node, parse
 from builder.load.readers import Reader, described, list_of, mapping_of, one_of, record, text, words
 from builder.load.record_readers import maybe, truth
-from builder.load.site import layers_of
+from builder.load.site import HOSTS, layers_of
 from builder.model.architectures import architecture, cpu_features, power_levels
 from builder.model.errors import BadInput
 from builder.model.records import write
 
 T = TypeVar("T")
 SCHEMA = "build-images/host/v1"
-HOSTS = "hosts"  # the folder of a layer with the records of its sites
+_ENDINGS = {".json", ".yaml", ".yml"}  # of records in a folder; editors leave others
 NONE = "none"  # as a driver version: no driver is loaded
 
 
@@ -232,9 +232,9 @@ def site_hosts(root: Path, files: Sequence[Path]) -> list[Host]:
     A record without a name has that of its file. Raises `BadInput` for two hosts of one name.
     """
     folders = [] if files else [layer.folder / HOSTS for layer in layers_of(root).each]
-    paths = {path.name: path for folder in folders for path in folder.glob("*.[jy]*")}
+    found = (path for folder in folders for path in folder.glob("*") if path.suffix in _ENDINGS)
     hosts: dict[str, Host] = {}
-    for path in files or paths.values():
+    for path in files or {path.name: path for path in found}.values():
         host = read_record(path)
         name = host.name or path.stem
         if name in hosts:

@@ -42,17 +42,21 @@ _WHEEL = rf"{WHEEL_SOURCE}[a-z0-9]+(?:[.-][a-z0-9]+)*/\d[\w.]*/{_MACHINE}(?:/[a-
 _LOCAL = rf"{LOCAL_SOURCE}(?:{_FILE}/)*{_FILE}"
 _SHA256 = r"[0-9a-f]{64}"
 
-source_url = matching(
-    re.compile(f"{_URL}|{_DEBIAN}|{_WHEEL}|{_LOCAL}"),
-    "is not the URL of a source",
+_SOURCE = f"{_URL}|{_DEBIAN}|{_WHEEL}|{_LOCAL}"
+_SOURCES = (
     f"valid: https://HOST/PATH, {DEBIAN_SOURCE}PACKAGE/VERSION without a revision, "
     f"{WHEEL_SOURCE}NAME/VERSION/ARCHITECTURE[/PYTHON], or {LOCAL_SOURCE}PATH for a file in the "
-    "project's folder",
+    "project's folder"
+)
+
+source_url = matching(re.compile(_SOURCE), "is not the URL of a source", _SOURCES)
+locked_source_url = matching(
+    re.compile(rf"(?!{WHEEL_SOURCE}.*\{{)(?:{_SOURCE})"), "is not the URL of a source", _SOURCES
 )
 _source = record(
     LockedSource,
     {
-        "url": source_url,
+        "url": locked_source_url,
         "file": matching(re.compile(_FILE), "is not a file name", _TAKE_OUT),
         "sha256": matching(re.compile(_SHA256), "is not a SHA-256 in hexadecimal", _TAKE_OUT),
         "size": positive("a size in bytes", _TAKE_OUT),

@@ -50,7 +50,8 @@ _MIRRORS = {
     "a registry": "valid: a repository, such as registry.site.example/rockylinux/rockylinux",
 }
 VARIABLE = "BUILD_IMAGES_SITE"
-LAYER_FILES = (MATRIX, "recipes", "base-images", "tests/images", "facts", "files", LOCK)
+HOSTS = "hosts"  # records of a site's hosts: no input of an image
+LAYER_FILES = (MATRIX, "recipes", "base-images", "tests/images", "facts", "files", HOSTS, LOCK)
 _ADDRESS = re.compile(
     r"https?://(?:\w[\w.-]*|\[[0-9A-Fa-f:.]+\])(?::\d+)?(?:/.*)?"  # no user name, no password
     r"|file:///+[^/].*"

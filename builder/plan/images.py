@@ -32,7 +32,7 @@ from builder.model import (
 from builder.model.contract import as_document, contract_of
 from builder.model.digests import sha256_of_json
 from builder.model.errors import BadInput, Fault
-from builder.model.inputs import base_name
+from builder.model.inputs import WHEEL_SOURCE, base_name
 from builder.model.site import at_digest, at_mirror, layer_of
 from builder.plan import toolkits
 from builder.plan.cells import CellToolkits, fits
@@ -133,7 +133,10 @@ class Images:
         names: Mapping[str, object],
     ) -> StageRecipe:
         sources = {
-            name: tuple(self._rendered(urls, names, recipe.where))
+            name: tuple(
+                self._rendered(url, names, recipe.where) if url.startswith(WHEEL_SOURCE) else url
+                for url in urls
+            )
             for name, urls in recipe.sources.items()
         }
         own_names = templates.source_names(recipe.name, sources, self._project.lock)

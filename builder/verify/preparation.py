@@ -7,16 +7,22 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
-from builder.build.base_store import SECURITY, kept_base
+from builder.build.base_store import kept_base
 from builder.build.engines import ENGINES, VFS, Tools
 from builder.build.engines.storage import try_storage
 from builder.build.inputs import project_digests
-from builder.build.mirror import SECURITY_VARIABLE, find_mirror
+from builder.build.mirror import (
+    SECURITY_VARIABLE,
+    DebianMirror,
+    find_mirror,
+    mirror_of,
+    takes_security,
+)
 from builder.build.native import is_lent
 from builder.build.native.tools import lacking
 from builder.build.run import BuildSettings, Run, downloading
 from builder.host import doctor as examination
-from builder.model import Plan, PlannedImage
+from builder.model import BaseImage, Plan, PlannedImage
 from builder.system.home import Home
 from builder.system.host_facts import host_facts
 from builder.system.process import Processes
@@ -59,11 +65,8 @@ def prepare(
         number = min(todo, options.jobs)
         _require(options, progress, plan, diagnosis, home, images=number, local=local)
         tools = held.enter_context(downloading(tools, home, plan.images, progress, options))
-        if any(not image.base.mirrors for image in local) and not options.offline:
-            mirror = find_mirror()
-            bootstraps = [image.base.bootstrap for image in local if image.base.bootstrap]
-            if mirror.security == "" and any(SECURITY in each.pockets for each in bootstraps):
-                progress.say(f"{SECURITY_VARIABLE} turns security updates off")
+        if not options.offline:
+            mirror = _machine_mirror([image.base for image in local], progress)
     versions = machine.versions if machine else {}
     return Run(
         settings=options,
@@ -75,6 +78,15 @@ def prepare(
         versions=versions or versions_of(tools, options.engine) if todo else {},
         declared=project_digests(options.project) if todo else {},
     )
+
+
+def _machine_mirror(bases: Sequence[BaseImage], progress: Progress) -> DebianMirror | None:
+    """Return this machine's mirror, if a base needs it; say if a base gets no security updates."""
+    mirror = None if all(base.mirrors for base in bases) else find_mirror()
+    secured = [base for base in bases if takes_security(base)]
+    if any(mirror_of(base, lambda: mirror or find_mirror()).security == "" for base in secured):
+        progress.say(f"{SECURITY_VARIABLE} turns security updates off")
+    return mirror
 
 
 def _require(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from samples import base
 
 from builder.build.base_store import base_key, sources
-from builder.build.mirror import VARIABLE, DebianMirror, mirror_of
+from builder.build.mirror import SECURITY_VARIABLE, VARIABLE, DebianMirror, mirror_of
 from builder.cli import main
 from builder.model.errors import MissingPrerequisite
 
@@ -33,6 +34,7 @@ MACHINE = DebianMirror(main="http://mirror.example.org/debian", security="http:/
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv(VARIABLE, "http://mirror.example.org/debian")
+    monkeypatch.setenv(SECURITY_VARIABLE, "none")
     monkeypatch.setenv("BUILD_IMAGES_HOME", str(tmp_path / "home"))
     (tmp_path / "matrix.yaml").write_text("{}\n")
     (tmp_path / "site.yaml").write_text(MIRRORS)
@@ -41,8 +43,8 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def explained(project: Path, capsys: pytest.CaptureFixture[str], image: str) -> str:
     assert main(["explain", f"--project={project}", f"--image={image}-x86_64"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    return "\n".join(line.strip() for line in lines if "base: fetched" in line)
+    lines = map(str.strip, capsys.readouterr().out.splitlines())
+    return "\n".join(line for line in lines if re.match("base: (fetched|.*security)", line))
 
 
 def keys(project: Path, capsys: pytest.CaptureFixture[str]) -> list[Any]:
@@ -64,7 +66,8 @@ def test_explain_names_the_mirror(project: Path, capsys: pytest.CaptureFixture[s
         "https://debian.site.example/debian-security (site.yaml)"
     )
     assert explained(project, capsys, "hpc-base-1.0-debian13-openmpi5.0") == (
-        "base: fetched from http://mirror.example.org/debian (BUILD_IMAGES_MIRROR)"
+        "base: fetched from http://mirror.example.org/debian (BUILD_IMAGES_MIRROR)\n"
+        "base: no security updates (BUILD_IMAGES_SECURITY_MIRROR)"
     )
     assert explained(project, capsys, ROCKY.replace("rockylinux9", "rockylinux8")) == (
         "base: fetched from mirror.site.example/dockerhub/rockylinux/rockylinux:8 (site.yaml)"
@@ -113,18 +116,45 @@ def test_wrong_mirrors(
     assert "secret" not in said
 
 
+def test_explain_names_the_security_archive_beside_one_mirror(
+    project: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(SECURITY_VARIABLE, "http://s.example.org/s")
+    (project / "site.yaml").write_text("mirrors: {debian12: https://debian.site.example/debian}\n")
+    assert explained(project, capsys, DEBIAN) == (
+        "base: fetched from https://debian.site.example/debian (site.yaml)\n"
+        "base: security updates from http://s.example.org/s (BUILD_IMAGES_SECURITY_MIRROR)"
+    )
+
+
 def lacking() -> DebianMirror:
     raise MissingPrerequisite("no mirror")
 
 
-def test_a_base_with_a_mirror_needs_none_of_the_machine() -> None:
-    own = base(mirrors=("http://own.example/debian",))
-    assert mirror_of(own, lacking) == DebianMirror(main="http://own.example/debian", security=None)
+@pytest.mark.parametrize(
+    ("named", "site", "security"),
+    [
+        ("", "", None),
+        ("https://s.example/s/", "", "https://s.example/s"),
+        ("none", "", ""),
+        ("none", "https://site.example/s", "https://site.example/s"),
+    ],
+)
+def test_a_base_with_a_mirror_needs_none_of_the_machine(
+    named: str, site: str, security: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(SECURITY_VARIABLE, named)
+    monkeypatch.setattr("builder.build.mirror._entries", lambda _: iter(()))  # no apt sources
+    own = base(mirrors=("http://own.example/debian", *filter(None, [site])))
+    assert mirror_of(own, lacking) == DebianMirror(
+        main="http://own.example/debian", security=security
+    )
     with pytest.raises(MissingPrerequisite):
         mirror_of(base(), lacking)
 
 
-def test_its_archives_are_those_of_the_base() -> None:
+def test_its_archives_are_those_of_the_base(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(SECURITY_VARIABLE, MACHINE.security or "")
     own = base(mirrors=("http://own.example/debian",))
     mirror = mirror_of(own, lambda: MACHINE)
     assert mirror == DebianMirror(main="http://own.example/debian", security=MACHINE.security)

@@ -14,6 +14,7 @@ from samples import ROOT
 from builder.build.inputs import packed_files, project_digests
 from builder.build.planning import compiled, plan_of
 from builder.cli import main
+from builder.load.document import Faults
 from builder.load.project import load_project
 from builder.load.site import layers_of, shipped_folder
 from builder.model import Project, Selection
@@ -416,6 +417,13 @@ def test_the_wheel_has_what_the_loader_reads(
     assert matching == {tmp_path / file}
 
 
+@pytest.mark.parametrize("file", [*READ, "tests/images/a.c", "lock.yaml", "hosts/node.yaml"])
+def test_any_file_makes_a_layer(project: Path, site: Path, file: str) -> None:
+    written(site, {file: ""})
+    layers_of(project, faults := Faults())
+    assert faults.found == []
+
+
 # ---- Other machines, and provenance ----
 
 
@@ -432,6 +440,7 @@ def test_a_packed_project_gives_the_same_images_anywhere(
     written(
         site, {"recipes/core.yaml": (GOOD / "recipes/core.yaml").read_text() + "command: [sh]\n"}
     )
+    written(site, {"hosts/node.yaml": "no input of an image"})
     written(project, {"recipes/more.yaml": MORE, "vendor/own.tar": "own", "out/image.sif": "no"})
     before = keys(load_project(project))
     copy = packed(project, tmp_path / "copy", "vendor/own.tar")

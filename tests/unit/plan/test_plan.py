@@ -489,6 +489,7 @@ def test_templates_are_rendered_for_each_cell(tmp_path: Path) -> None:
                 development=(block(ospackages=["make", "{{ mpi.development }}"]),),
                 environment={"ARCH": "{{ arch }}"},
                 labels={"mpi": "{{ mpi.version }}"},
+                sources={"a": ("https://a.example/{{ gone }}",), "b": ("wheel:b/1/{{ arch }}",)},
             )
         ],
         arch=("x86_64", "ppc64le"),
@@ -498,6 +499,8 @@ def test_templates_are_rendered_for_each_cell(tmp_path: Path) -> None:
     assert [stage.environment["ARCH"] for stage in stages] == ["x86_64", "ppc64le"]
     assert stages[0].development[0].arguments == {"ospackages": ["make", *MPI.development]}
     assert stages[0].labels == {"mpi": "5.0.7"}
+    text = ("https://a.example/{{ gone }}",)  # as it stands: only wheels have a template
+    assert stages[1].sources == {"a": text, "b": ("wheel:b/1/ppc64le",)}
 
 
 def test_templates_that_fail_for_a_cell_are_faults_all_at_once(tmp_path: Path) -> None:

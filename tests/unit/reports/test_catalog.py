@@ -204,7 +204,8 @@ def test_hosts_of_the_project_are_known_to_it(
     (tmp_path / "hosts").mkdir()
     record = json.loads((RECORDS / "dgx.json").read_text())
     write(tmp_path / "hosts/ours.json", {**record, "name": None})
-    write(tmp_path / "hosts/dgx.json", record)
+    for name in ("dgx.json", "dgx.json~", "dgx.json.orig", "dgx.jsonl"):  # only one is a record
+        write(tmp_path / "hosts" / name, record)
     (tmp_path / "matrix.yaml").write_text("inherit: false\n")
     [shown] = json.loads((catalog(tmp_path) / "catalog.json").read_text())["images"]
     assert shown["sites"] == {"dgx": "yes", "ours": "yes"}

@@ -14,7 +14,7 @@ from web_server import Answering, serving
 
 from builder.artifacts.sbom import source_components
 from builder.load.document import Faults, parse
-from builder.load.lock import source_url
+from builder.load.lock import locked_source_url, source_url
 from builder.model import Lock, LockedSource
 from builder.sources.download import Downloader, NotFetched
 from builder.sources.locking import Locking, SourceRequest, lock_sources
@@ -232,25 +232,27 @@ def test_a_login_of_the_index_goes_to_its_own_server_alone(index: Index, tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("url", "valid"),
+    ("url", "valid", "in_lock"),
     [
-        (URL, True),
-        ("wheel:nvidia-tool/13.0.88/any", True),
-        ("wheel:nvidia-tool/13.0.88/{{ arch }}/cp313", True),
-        ("wheel:nvidia-tool/13.0.88/x86_64/313", False),
-        ("wheel:nvidia-tool/13.0.88/{{ base }}", False),
-        ("wheel:nvidia-tool/13.0.88/riscv64", False),
-        ("wheel:nvidia-tool/13.0.88", False),
-        ("wheel:../13.0.88/x86_64", False),
+        (URL, True, True),
+        ("wheel:nvidia-tool/13.0.88/any", True, True),
+        ("wheel:nvidia-tool/13.0.88/{{ arch }}/cp313", True, False),
+        ("wheel:nvidia-tool/13.0.88/x86_64/313", False, False),
+        ("wheel:nvidia-tool/13.0.88/{{ base }}", False, False),
+        ("wheel:nvidia-tool/13.0.88/riscv64", False, False),
+        ("wheel:nvidia-tool/13.0.88", False, False),
+        ("wheel:../13.0.88/x86_64", False, False),
+        ("https://files.example/{{mpi.version}}.tgz", True, True),  # is text
     ],
 )
-def test_urls_of_wheels(tmp_path: Path, url: str, valid: bool) -> None:
-    file, faults = tmp_path / "a.yaml", Faults()
-    file.write_text(json.dumps(url))
-    node = parse(file, "a.yaml", faults)
-    assert node
-    source_url(node, faults)
-    assert bool(faults.found) is not valid
+def test_urls_of_wheels(tmp_path: Path, url: str, valid: bool, in_lock: bool) -> None:
+    for read, is_read in ((source_url, valid), (locked_source_url, in_lock)):
+        file, faults = tmp_path / "a.yaml", Faults()
+        file.write_text(json.dumps(url))
+        node = parse(file, "a.yaml", faults)
+        assert node
+        read(node, faults)
+        assert bool(faults.found) is not is_read
 
 
 def test_a_bill_of_materials_names_the_wheel_and_no_server() -> None:

@@ -40,11 +40,12 @@ def prepared(
     offline: bool = False,
     verbose: bool = False,
     todo: int = 1,
+    mirrors: tuple[str, ...] = (),
 ) -> tuple[Run, str]:
     """The run for one image for ppc64le, and what was said while it was prepared."""
     bootstrap = base().bootstrap
     assert isinstance(bootstrap, Bootstrap)
-    based = base(bootstrap=dataclasses.replace(bootstrap, pockets=pockets))
+    based = base(bootstrap=dataclasses.replace(bootstrap, pockets=pockets), mirrors=mirrors)
     planned = image(machine.root / "project", bases=[based], arch=("ppc64le",))
     options = BuildSettings(
         project=machine.root / "project",
@@ -110,22 +111,25 @@ def test_a_base_that_is_not_in_the_store_has_to_be_made(
 
 
 @pytest.mark.parametrize(
-    ("security", "pockets", "is_said"),
+    ("security", "pockets", "mirrors", "is_said"),
     [
-        ("none", ("security",), True),
-        ("none", (), False),
-        (f"{MIRROR}-security", ("security",), False),
+        ("none", ("security",), (), True),
+        ("none", ("security",), (MIRROR,), True),
+        ("none", ("security",), (MIRROR, f"{MIRROR}-security"), False),
+        ("none", (), (), False),
+        (f"{MIRROR}-security", ("security",), (), False),
     ],
 )
 def test_it_is_said_that_there_are_no_security_updates(
     security: str,
     pockets: tuple[str, ...],
+    mirrors: tuple[str, ...],
     is_said: bool,
     machine: Machine,  # noqa: F811
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("BUILD_IMAGES_SECURITY_MIRROR", security)
-    run, said = prepared(machine, *pockets, native_tools=False)
-    assert run.mirror
-    assert run.mirror.main == MIRROR
+    run, said = prepared(machine, *pockets, native_tools=False, mirrors=mirrors)
+    assert bool(run.mirror) is not bool(mirrors)
+    assert not run.mirror or run.mirror.main == MIRROR
     assert ("BUILD_IMAGES_SECURITY_MIRROR turns security updates off" in said) is is_said
