@@ -314,6 +314,9 @@ def test_evidence_of_other_bytes_is_not_unchanged(project: Path) -> None:
     state = proven_state(out, image, ImageGoal())
     assert state.work == "verify"
     assert state.text.endswith(f"{NAME}: its digest differs from manifest.json")
+    edit(folder / "manifest.json", lambda one: one.update(outcome="failed"))
+    state = proven_state(out, image, ImageGoal())  # what the manifest says comes first
+    assert (state.work, state.text) == ("verify", "to verify: failed")
 
 
 def test_a_project_demands_its_own_checks(made: Path) -> None:
