@@ -28,8 +28,7 @@ import elf
 from builder.artifacts.flatten import TreeNode, flattened
 from builder.artifacts.oci import read_layout
 from builder.artifacts.repack import unpack
-from builder.build.workspace import FILES
-from builder.model.manifest import MANIFEST
+from builder.model.manifest import FILES, MANIFEST
 
 UNDER = "usr/local"
 NOTES = "code and data are the same, notes are not"

@@ -28,9 +28,8 @@ from small_images import PROJECT, Base, Check, Maker, Small, artifact_of, maker_
 from small_images import sound as sound_image
 
 from builder.build.engines import Tools
-from builder.build.workspace import FILES
 from builder.model import FORMATS
-from builder.model.manifest import MANIFEST
+from builder.model.manifest import FILES, MANIFEST
 from builder.system.home import Home
 from builder.system.process import Processes
 

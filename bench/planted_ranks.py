@@ -17,8 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from builder.build.packing import file_digest
-from builder.build.workspace import FILES
-from builder.model.manifest import MANIFEST
+from builder.model.manifest import FILES, MANIFEST
 
 VARIABLE = "OMPI_MCA_planted"
 RANKS = 4

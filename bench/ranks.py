@@ -24,9 +24,8 @@ from command import build_images
 from planted_ranks import RANKS, RankDefect, plant
 from timing import machine
 
-from builder.build.workspace import FILES
 from builder.model.errors import Interrupted
-from builder.model.manifest import MANIFEST
+from builder.model.manifest import FILES, MANIFEST
 from builder.system.home import Home
 
 PROJECT = Path(__file__).resolve().parents[1]

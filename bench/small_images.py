@@ -35,11 +35,10 @@ from builder.artifacts.oci import (
 from builder.artifacts.repack import PlainLayout, unpack
 from builder.build.engines import Tools, apptainer, charliecloud
 from builder.build.packing import file_digest
-from builder.build.workspace import FILES
 from builder.compile.spec.driver import singularity_sections
 from builder.model import FORMATS
 from builder.model.architectures import ARCHITECTURES
-from builder.model.manifest import MANIFEST, SCHEMA
+from builder.model.manifest import FILES, MANIFEST, SCHEMA
 
 PROJECT = Path(__file__).resolve().parents[1]
 CHECKS = "opt/build-images/checks"

@@ -59,7 +59,8 @@ from worker_machines import (
 from builder.artifacts import oci
 from builder.artifacts.flatten import entries_of_layout
 from builder.artifacts.tree import comparable, tree_digest
-from builder.build.workspace import FILES, SPEC_FILES
+from builder.build.workspace import SPEC_FILES
+from builder.model.manifest import FILES
 from builder.system.descendants import descendants, end_tree
 from builder.system.files import link_or_copy, remove_tree, unmount_below
 from builder.system.home import Home

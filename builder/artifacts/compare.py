@@ -30,7 +30,7 @@ from builder.artifacts.tree import (
 )
 from builder.model.digests import sha256_of
 from builder.model.errors import BadInput, StepFailed, counted
-from builder.model.manifest import MANIFEST, SBOM, Manifest, compared_values
+from builder.model.manifest import FILES, MANIFEST, SBOM, Manifest, compared_values
 from builder.model.records import read, write
 from builder.system.files import read_json
 from builder.system.terminal import printable
@@ -139,7 +139,6 @@ def _short(text: str, limit: int = 200) -> str:
 
 # ---- The contents of two images ----
 
-OCI = "image.oci"
 CONTENTS = "contents.json.gz"
 PREVIOUS = "previous"
 _DIGITS = 16  # of a file's SHA-256, which tell two contents apart
@@ -356,9 +355,9 @@ def _manifest(folder: Path) -> Manifest:
 
 def _contents(folder: Path, manifest: Manifest) -> ImageContents:
     """Return the contents of an image: as they were kept, else from its layout, else none."""
-    if (contents := _kept_contents(folder, manifest)) or not (folder / OCI).exists():
+    if (contents := _kept_contents(folder, manifest)) or not (folder / FILES["oci"]).exists():
         return contents or ImageContents()
-    layout = read_layout(folder / OCI)
+    layout = read_layout(folder / FILES["oci"])
     return ImageContents.of(layout, comparable(entries_of_layout(layout, {})))
 
 
@@ -374,7 +373,7 @@ def _kept_contents(folder: Path, manifest: Manifest) -> ImageContents | None:
 def read_labels(folder: Path, manifest: Manifest) -> Mapping[str, str] | None:
     """Return the labels of an image, from its layout or as they were kept; else None."""
     with contextlib.suppress(StepFailed, LookupError, TypeError, AttributeError):
-        layout = read_layout(folder / OCI)
+        layout = read_layout(folder / FILES["oci"])
         if layout.digest == manifest.artifacts["oci"].digest:
             return labels_of(layout)
     contents = _kept_contents(folder, manifest)

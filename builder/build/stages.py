@@ -18,10 +18,11 @@ from builder.build.engines import Engine
 from builder.build.native.tools import NativeTools
 from builder.build.records import Records, StageRecord, note_engine, read_record, write_record
 from builder.build.run import Run, bootstrapping, build_dockerfile, index_states, native_tools, now
-from builder.build.workspace import LOG, ImageLog, append, output_folder, remove, write_spec
+from builder.build.workspace import ImageLog, append, output_folder, remove, write_spec
 from builder.compile.spec import COMPILER, base_archive
 from builder.model import KeyedStage, PlannedImage, Spec
 from builder.model.errors import BuildStep, StepFailed
+from builder.model.manifest import LOG
 from builder.model.package_indices import IndexState
 from builder.plan.keys import declared_stages
 from builder.system.home import NATIVE_LABEL, Home

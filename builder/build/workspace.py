@@ -19,14 +19,13 @@ from builder.artifacts.manifests import size_of
 from builder.compile.spec.image_scripts import EXECUTABLE
 from builder.model import Artifact, PlannedImage, Spec
 from builder.model.errors import BuildStep
+from builder.model.manifest import FILES, LOG
 from builder.model.records import read, write
 from builder.system.files import link_or_copy, read_json, read_regular, write_atomically
 from builder.system.home import Home
 from builder.system.locks import is_written, locked, written
 
-FILES = {"oci": "image.oci", "sif": "image.sif", "charliecloud": "image.tar.gz"}
 SPEC_FILES = ("Dockerfile", "Singularity.def", ".dockerignore")
-LOG = "build.log"
 FAILED_STEP = "failed-step.json"
 _STEPS = "steps.json"
 _LOOK_S = 0.3  # between two looks at a log that is followed

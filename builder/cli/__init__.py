@@ -51,20 +51,19 @@ def _ended(argv: Sequence[str]) -> int:
         return command.run(options)
     except BadUsage as usage:
         raise SystemExit(_answer(usage.error, options, argv)) from usage
+    except BrokenPipeError:  # the reader of our output ended, as `head` does
+        return _BROKEN_PIPE
     except (KeyboardInterrupt, Interrupted, BuildImagesError, OSError, MemoryError) as error:
-        if isinstance(error, BrokenPipeError):  # the reader of our output ended, as `head` does
-            return _BROKEN_PIPE
-        return _failed(_own(error), options, argv)
+        return _failed(_shown(error), options, argv)
 
 
-def _own(error: BaseException) -> BuildImagesError:
+def _shown(error: BaseException) -> BuildImagesError:
     """Return the error that is shown for one of Python's."""
     if isinstance(error, KeyboardInterrupt | Interrupted):
         return Interrupted("interrupted; run the same command again to continue")
-    if isinstance(error, BuildImagesError):
-        return error
-    lacks = MissingPrerequisite("not enough memory")
-    return failure_of(error) if isinstance(error, OSError) else lacks
+    if not isinstance(error, BuildImagesError | OSError):
+        return MissingPrerequisite("not enough memory")
+    return failure_of(error) if isinstance(error, OSError) else error
 
 
 def _failed(error: BuildImagesError, options: Options, argv: Sequence[str]) -> int:

@@ -34,7 +34,7 @@ from builder.cli.options import (
 )
 from builder.model import FORMATS, Outcome, Plan, Selection, Spec
 from builder.model.errors import BadInput, BuildImagesError
-from builder.model.manifest import Manifest
+from builder.model.manifest import LOG, Manifest
 from builder.reports.report import BuildRun, report_files, report_of_run
 from builder.system.files import write_texts
 from builder.system.terminal import Progress, progress_for
@@ -269,7 +269,7 @@ def _closing(
     for spec in specs:
         name = spec.image.identifier
         if name in errors:
-            log = out / name / "build.log"
+            log = out / name / LOG
             lines.append(f"✗ {name}  failed{f': see {_shown(log)}' if log.exists() else ''}")
             continue
         manifest = manifests[name]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from builder.build.workspace import FILES
 from builder.cli.options import (
     Options,
     Parser,
@@ -24,6 +23,7 @@ from builder.host.verdict import NO, UNKNOWN, YES, as_json, as_text
 from builder.load.facts import known_facts
 from builder.model.contract import FILE
 from builder.model.errors import BadInput, MissingPrerequisite, Refused
+from builder.model.manifest import FILES
 from builder.system.home import Home
 from builder.system.process import Processes
 from builder.system.terminal import in_colour

@@ -24,6 +24,7 @@ from builder.cli.options import (
 from builder.model.architectures import CPU_TARGETS
 from builder.model.cells import GENERIC, SELECTABLE
 from builder.model.errors import BuildImagesError
+from builder.model.manifest import LOG, MANIFEST
 
 DEFAULT = "build"
 ABOUT = {
@@ -232,7 +233,7 @@ def _identifiers(*, parsed_args: argparse.Namespace, **_: object) -> Iterable[st
     """Return the identifiers of images in the output folder."""
     project = Path(getattr(parsed_args, "project", None) or ".")
     out = getattr(parsed_args, "output", None) or project / "out"
-    return sorted(path.parent.name for path in out.glob("*/*.*") if path.name in _OF_IMAGES)
+    return sorted({path.parent.name for name in (MANIFEST, LOG) for path in out.glob(f"*/{name}")})
 
 
 def _blocks(**_: object) -> Iterable[str]:
@@ -242,7 +243,6 @@ def _blocks(**_: object) -> Iterable[str]:
     return (*TOOLKIT_ARGUMENTS, *(name for name in hpccm_blocks() if not notes_on(name).refused))
 
 
-_OF_IMAGES = ("manifest.json", "build.log")
 _COMPLETED: Mapping[str, Callable[..., Iterable[str]]] = {
     **{name: _values(name) for name in (*SELECTABLE, "check", "pool")},
     **dict.fromkeys(["path", "other", "image"], _identifiers),

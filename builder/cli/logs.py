@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import sys
 
-from builder.build.workspace import LOG, log_text
+from builder.build.workspace import log_text
 from builder.cli.options import ImageOptions, Parser, add_image
+from builder.model.manifest import LOG
 from builder.system.terminal import printable_lines
 from builder.verify.checks import output_in
 

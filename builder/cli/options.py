@@ -18,6 +18,7 @@ from typing import Any, NoReturn
 from builder.model.cells import FLAVOURS, GENERIC, RUNTIME, SELECTABLE, Selection
 from builder.model.errors import BadInput
 from builder.model.exact_json import JsonObject, streamed
+from builder.model.manifest import LOG
 from builder.system.terminal import printable_lines
 
 EXIT_CODES = """\
@@ -350,7 +351,7 @@ def find_image(path: Path, out: Path, is_image: Callable[[Path], bool], hint: st
             return place
     from difflib import get_close_matches  # noqa: PLC0415 - only a mistake needs it
 
-    if any((place / "build.log").exists() for place in places):
+    if any((place / LOG).exists() for place in places):
         raise BadInput(f"{path.name}: no finished image", hint=f"see build-images logs {path.name}")
     known = sorted(folder.name for folder in out.glob("*") if folder.is_dir())
     close = get_close_matches(path.name, known, n=1)

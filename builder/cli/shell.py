@@ -7,9 +7,8 @@ from functools import partial
 
 from builder.build.at_work import at_work
 from builder.build.engines import Tools
-from builder.build.workspace import LOG
 from builder.cli.options import ImageOptions, Parser, add_image
-from builder.model.manifest import MANIFEST
+from builder.model.manifest import LOG, MANIFEST
 from builder.system.home import Home
 from builder.system.process import Processes
 from builder.verify.shells import SHELLS, shell

@@ -232,9 +232,9 @@ def site_hosts(root: Path, files: Sequence[Path]) -> list[Host]:
     A record without a name has that of its file. Raises `BadInput` for two hosts of one name.
     """
     folders = [] if files else [layer.folder / HOSTS for layer in layers_of(root).each]
-    found = (path for folder in folders for path in folder.glob("*") if path.suffix in _ENDINGS)
+    records = (path for folder in folders for path in folder.glob("*") if path.suffix in _ENDINGS)
     hosts: dict[str, Host] = {}
-    for path in files or {path.name: path for path in found}.values():
+    for path in files or {path.name: path for path in records}.values():
         host = read_record(path)
         name = host.name or path.stem
         if name in hosts:

@@ -15,6 +15,8 @@ from builder.model.exact_json import part
 from builder.model.records import named, optional, read, unknown, write
 
 MANIFEST = "manifest.json"
+LOG = "build.log"
+FILES = {"oci": "image.oci", "sif": "image.sif", "charliecloud": "image.tar.gz"}  # by format
 SBOM = "sbom.cdx.json"
 SCHEMA = "build-images/manifest/v1"
 

@@ -15,12 +15,11 @@ from builder.artifacts.oci import Layout, labels_of, read_layout
 from builder.build.engines import Tools
 from builder.build.packing import file_digest
 from builder.build.run import Run, now
-from builder.build.workspace import FILES
 from builder.model import Artifact, PlannedImage, agreement
 from builder.model.architectures import ARCHITECTURES
 from builder.model.digests import sha256_of_file
 from builder.model.errors import BadInput, StepFailed
-from builder.model.manifest import MANIFEST, Manifest, ProvenImage
+from builder.model.manifest import FILES, MANIFEST, Manifest, ProvenImage
 from builder.model.package_indices import states_in
 from builder.model.records import write
 from builder.model.versions import split_mpi

@@ -21,19 +21,13 @@ from builder.build.inputs import files_of, program_digest
 from builder.build.packing import ImagePacker
 from builder.build.run import Run, Timer, now
 from builder.build.stages import RunStages
-from builder.build.workspace import (
-    FILES,
-    ImageLog,
-    ImageWorkspace,
-    remove,
-    workspace,
-    write_spec,
-)
+from builder.build.workspace import ImageLog, ImageWorkspace, remove, workspace, write_spec
 from builder.compile.spec import COMPILER, base_archive
 from builder.model import Artifact, Spec
 from builder.model.digests import digest_of
 from builder.model.errors import StepFailed
 from builder.model.manifest import (
+    FILES,
     SBOM,
     ImageInputs,
     Manifest,

@@ -19,11 +19,10 @@ from builder import facts
 from builder.artifacts.manifests import write_manifest
 from builder.build.engines import Tools
 from builder.build.run import Run, now
-from builder.build.workspace import FILES
 from builder.load.facts import known_facts
 from builder.model import FAILED, SKIPPED, Artifact, Outcome
 from builder.model.errors import BadInput, MissingPrerequisite, StepFailed
-from builder.model.manifest import Manifest
+from builder.model.manifest import FILES, Manifest
 from builder.model.measurement import HostFacts
 from builder.model.package_indices import states_in
 from builder.model.versions import split_mpi

@@ -20,11 +20,11 @@ from builder.build.inputs import fetched
 from builder.build.packing import ImagePacker
 from builder.build.run import BuildSettings, Run, Timer
 from builder.build.stages import brought_bases, on_images
-from builder.build.workspace import FILES, workspace, write_spec
+from builder.build.workspace import workspace, write_spec
 from builder.compile.spec import base_archive
 from builder.model import Artifact, Plan, Spec
 from builder.model.errors import BadInput, StepFailed, counted, first_of
-from builder.model.manifest import SBOM, Manifest, packages_of
+from builder.model.manifest import FILES, SBOM, Manifest, packages_of
 from builder.system.files import remove_tree
 from builder.system.home import Home
 from builder.system.orphans import MARK, living

@@ -15,12 +15,12 @@ from builder.build.base_store import base_key
 from builder.build.inputs import program_digest
 from builder.build.mirror import find_mirror, mirror_of
 from builder.build.run import Run
-from builder.build.workspace import FAILED_STEP, FILES, LOG, SPEC_FILES, output_folder, remove
+from builder.build.workspace import FAILED_STEP, SPEC_FILES, output_folder, remove
 from builder.compile.spec import base_archive
 from builder.model import PlannedImage, Spec
 from builder.model.digests import sha256_of_json
 from builder.model.errors import Interrupted, MissingPrerequisite, counted
-from builder.model.manifest import MANIFEST, SBOM, Manifest
+from builder.model.manifest import FILES, LOG, MANIFEST, SBOM, Manifest
 from builder.system.locks import locked
 from builder.system.threads import in_threads
 from builder.verify.finished_images import proven_state

@@ -9,10 +9,10 @@ from pathlib import Path
 
 from builder.artifacts.oci import read_layout
 from builder.build.engines import Buildah, Tools
-from builder.build.workspace import FILES, failed_step
+from builder.build.workspace import failed_step
 from builder.model.cells import image_tag, stage_tag
 from builder.model.errors import BadInput, BuildStep, MissingPrerequisite
-from builder.model.manifest import Manifest
+from builder.model.manifest import FILES, Manifest
 from builder.system.process import Processes
 from builder.verify.finished_images import finished, within_reach, work_folder
 from builder.verify.runners import RUNNERS

@@ -77,8 +77,8 @@ class BlockHelp:
 def _wrapped(text: str, columns: int) -> list[str]:
     """Return the lines of a text, indented by some columns."""
     margin = " " * columns
-    whole = TextWrapper(_WIDTH, margin, margin, break_on_hyphens=False, break_long_words=False)
-    return whole.wrap(text)
+    wrapper = TextWrapper(_WIDTH, margin, margin, break_on_hyphens=False, break_long_words=False)
+    return wrapper.wrap(text)
 
 
 def block_help(name: str, toolkits: Toolkits) -> BlockHelp | None:
@@ -105,8 +105,8 @@ def block_help(name: str, toolkits: Toolkits) -> BlockHelp | None:
 def block_list(toolkits: Toolkits) -> list[BlockHelp]:
     """Return the descriptions of all blocks that recipes can have, by name."""
     names = {*toolkits, *catalogue.hpccm_blocks(), *catalogue.registered_names()}
-    found = (block_help(name, toolkits) for name in sorted(names))
-    return [each for each in found if each and not each.refused]
+    blocks = (block_help(name, toolkits) for name in sorted(names))
+    return [each for each in blocks if each and not each.refused]
 
 
 def _class_of(name: str) -> type | None:

@@ -30,7 +30,7 @@ from builder.model import (
 from builder.model.agreement import faults_of, required_checks
 from builder.model.architectures import ARCHITECTURES
 from builder.model.errors import BadInput, Fault, Refused, StepFailed, counted
-from builder.model.manifest import Manifest, required_runs
+from builder.model.manifest import FILES, Manifest, required_runs
 from builder.model.predicates import STATEMENT, TEST_RESULT, TestLists, result_of
 from builder.model.site import PROJECT, layer_of
 from builder.registry.manifests import MANIFEST
@@ -163,7 +163,7 @@ def _image(image: PlannedImage, folder: Path) -> tuple[Descriptor, bytes, tuple[
 
     Manifest and configuration are checked against their digests.
     """
-    layout = read_layout(folder / "image.oci")
+    layout = read_layout(folder / FILES["oci"])
     architecture = ARCHITECTURES[image.cell.arch].oci
     if layout.architecture != architecture:
         raise StepFailed(f"its config is for {layout.architecture}")

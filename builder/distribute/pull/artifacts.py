@@ -23,16 +23,12 @@ from builder.distribute.pull.remote_image import RemoteImage
 from builder.distribute.pull.request import Judged
 from builder.model.digests import sha256_of_file
 from builder.model.errors import BadInput, BuildImagesError, Refused
+from builder.model.manifest import FILES
 from builder.model.planned import environment_text
 from builder.registry import MANIFEST, Descriptor
 from builder.system.files import read_regular
 
-NAMES = {
-    "oci": "image.oci",
-    "sif": "image.sif",
-    "charliecloud": "image.tar.gz",
-    "directory": "rootfs",
-}
+NAMES = {**FILES, "directory": "rootfs"}
 ENVIRONMENT = "ch/environment"  # where ch-run --set-env looks
 _MOUNT_POINTS = ("ch", "dev", "proc", "run", "sys", "tmp")
 _OF_LAYERS = ("oci", "directory")

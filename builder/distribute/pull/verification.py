@@ -10,11 +10,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from builder.build.run import Run
-from builder.build.workspace import FILES
 from builder.distribute.pull.receipts import NAME, PullReceipt, read_receipt
 from builder.model import Artifact
 from builder.model.errors import BadInput
-from builder.model.manifest import InImageCheck, ProvenImage
+from builder.model.manifest import FILES, InImageCheck, ProvenImage
 from builder.verify.finished_images import check_runners, within_reach, work_folder
 from builder.verify.formats import FormatTree, tree_of_artifact
 from builder.verify.proof import Verified, prove

@@ -9,7 +9,7 @@ from builder import facts
 from builder.model import DEVELOPMENT, FAILED, GENERIC, NONE, RUNTIME, Artifact, Outcome
 from builder.model.architectures import CPU_TARGETS
 from builder.model.errors import counted
-from builder.model.manifest import MANIFEST, Manifest
+from builder.model.manifest import LOG, MANIFEST, Manifest
 from builder.model.package_indices import IndexState, age_days, days_behind, states_in
 from builder.reports.measured import Plot, plot_of
 from builder.reports.templates import first_line, human_moment, human_time
@@ -20,7 +20,7 @@ BROKEN, COMPILED, LEFT_OUT = "broken", "compiled", "left-out"
 FORMATS = {"oci": "OCI layout", "sif": "SIF", "charliecloud": "Charliecloud"}
 _ERROR_LINES = 40
 _SPECS = (("Dockerfile", "Dockerfile"), ("Singularity.def", "Singularity.def"))
-_LOG = ("build.log", "build.log")
+_LOG = (LOG, LOG)
 _NOT_BUILT = {  # the mark and the word of each state
     BROKEN: ("✗", "build failed"),
     COMPILED: ("◇", "compiled, not built here"),

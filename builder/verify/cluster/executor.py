@@ -27,7 +27,7 @@ from builder.build.schedule import Attempt
 from builder.build.site_store import store_named
 from builder.build.tasks import Task
 from builder.build.workers import Pool, Worker
-from builder.build.workspace import FILES, output_folder
+from builder.build.workspace import output_folder
 from builder.model import PlannedImage, SitePool, Spec
 from builder.model.errors import (
     BuildImagesError,
@@ -36,6 +36,7 @@ from builder.model.errors import (
     TemporaryFailure,
     UnfitMachine,
 )
+from builder.model.manifest import FILES, LOG
 from builder.verify.cluster.connection import Connection
 from builder.verify.cluster.orders import (
     INTERRUPTED,
@@ -295,7 +296,7 @@ class DaskExecutor:
         if result.log:
             folder = self.run.settings.out / self._tasks[attempt].image
             output_folder(folder)
-            log = folder / "build.log"
+            log = folder / LOG
             log.write_text(result.log)
         return StepFailed(failure.message, tail=failure.tail, log=log, hint=failure.hint)
 

@@ -18,10 +18,11 @@ from builder.artifacts.repack import PlainLayout
 from builder.build.base_store import StoredBase
 from builder.build.packing import BASE_DIGEST, ImagePacker, _base_digest
 from builder.build.run import BuildSettings, Timer
-from builder.build.workspace import FILES, ImageWorkspace
+from builder.build.workspace import ImageWorkspace
 from builder.compile.spec.driver import sections_of
 from builder.model.digests import sha256_of_file
 from builder.model.errors import StepFailed
+from builder.model.manifest import FILES
 from builder.verify.formats import FormatTree
 from builder.verify.proof import _proven
 

@@ -12,9 +12,10 @@ import pytest
 from samples import check, image, recipe
 
 from builder.build.at_work import using
-from builder.build.workspace import FILES, ImageWorkspace, output_folder, workspace, write_spec
+from builder.build.workspace import ImageWorkspace, output_folder, workspace, write_spec
 from builder.compile.spec import compile_spec
 from builder.model import PlannedImage
+from builder.model.manifest import FILES
 from builder.system.files import write_atomically
 from builder.system.home import Home
 
