@@ -72,15 +72,17 @@ def at_work(tools: Tools, project: Path, say: Callable[[str], object]) -> Iterat
             end_orphans(home.builders, home=home.path if alone else None)
             if alone:
                 clean(tools)
+        finished = False
         try:
             yield
-        except BaseException:
-            with interruptions(lambda: None):  # the program is already ending
-                tools.processes.stop()
-                with turn.alone() as alone:
-                    if alone:
-                        clean(tools)
-            raise
+            finished = not tools.processes.stopping
+        finally:
+            if not finished:
+                with interruptions(lambda: None):  # the program is already ending
+                    tools.processes.stop()
+                    with turn.alone() as alone:
+                        if alone:
+                            clean(tools)
 
 
 def projects(home: Home) -> list[str]:

@@ -450,6 +450,20 @@ def test_what_killed_builders_left_is_removed_unless_it_is_mounted(
     assert (unmounted, left.exists()) == ([home.temporary / "storage-x"], is_mounted)
 
 
+@pytest.mark.parametrize(("stops", "cleanings"), [(False, 1), (True, 2)])
+def test_a_stopped_builder_cleans_up_though_its_work_only_reported_failures(
+    home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stops: bool, cleanings: int
+) -> None:
+    """The builds of a stopped order fail: buildah is ended by SIGTERM, and leaves its mount."""
+    cleaned: list[Tools] = []
+    monkeypatch.setattr(at_work, "clean", cleaned.append)
+    tools = Tools(processes=Processes(), home=home)
+    with at_work.at_work(tools, tmp_path, print):
+        if stops:
+            tools.processes.stop()
+    assert cleaned == [tools] * cleanings
+
+
 def test_each_project_that_uses_a_store_is_remembered(home: Home, tmp_path: Path) -> None:
     for name in ("b", "a", "b"):
         with at_work.using(home, tmp_path / name, print):
