@@ -20,6 +20,7 @@ from builder.model.errors import BuildImagesError, Interrupted, TemporaryFailure
 from builder.system.terminal import interruptions
 
 _POLL_S = 0.5  # how often free disk space is looked at while nothing happens
+_SAY_S = 10.0  # until it is said that no task can run
 PATIENCE_S = 900.0  # for workers to join while no task can run
 
 
@@ -153,20 +154,21 @@ def run_all(
     executor: Executor,
     *,
     on_end: OnEnd,
+    say: Callable[[str], object] = lambda _: None,
     free_disk: Callable[[], int] = lambda: 0,
     clock: Callable[[], float] = time.monotonic,
 ) -> None:
     """Run all tasks of a schedule; if one fails, only the tasks that need it are dropped.
 
     On Ctrl-C, and when a task raises `Interrupted`, the running tasks are ended. Tasks that no
-    worker fits fail when nothing else runs and no worker joined for `PATIENCE_S`. Pauses before a
-    task is tried again are by the `clock`, in seconds.
+    worker fits fail when nothing else runs and no worker joined for `PATIENCE_S`; `say` is told
+    which workers they wait for. Pauses before a task is tried again are by the `clock`, in seconds.
     """
     for worker in executor.capacity():
         schedule.join(worker)
     with interruptions(lambda: executor.events.put(None)):
         try:
-            _run(schedule, executor, on_end, free_disk, clock)
+            _run(schedule, executor, on_end, say, free_disk, clock)
         except BaseException:
             executor.stop()
             raise
@@ -177,6 +179,7 @@ def _run(
     schedule: Schedule,
     executor: Executor,
     on_end: OnEnd,
+    say: Callable[[str], object],
     free_disk: Callable[[], int],
     clock: Callable[[], float],
 ) -> None:
@@ -192,6 +195,9 @@ def _run(
             waited_s = 0.0
         except Empty:
             waited_s = waited_s + _POLL_S if schedule.is_idle else 0.0
+        if waited_s == _SAY_S and (missing := schedule.missing()):
+            limit = f"waiting up to {PATIENCE_S / 60:.0f} minutes"
+            say("\n".join(f"{limit} for a {worker}" for worker in missing))
         if waited_s >= PATIENCE_S:
             for failure in schedule.abandon():
                 _report(failure, on_end)

@@ -294,12 +294,18 @@ class Schedule:
 
     def abandon(self) -> list[FailedTask]:
         """Fail the ready tasks that no worker fits, once no more workers are expected."""
-        tasks = [self._tasks[name] for name in self._ready.names]
         return [
             FailedTask(task=task, error=self._unplaced(task), dropped=self._drop(task.name))
-            for task in tasks
-            if not self._slots.fits(task.requires)
+            for task in self._without_workers()
         ]
+
+    def missing(self) -> list[str]:
+        """Return what the workers must be that ready tasks wait for."""
+        return sorted({str(task.requires) for task in self._without_workers()})
+
+    def _without_workers(self) -> list[Task]:
+        tasks = (self._tasks[name] for name in self._ready.names)
+        return [task for task in tasks if not self._slots.fits(task.requires)]
 
     def _unplaced(self, task: Task) -> MissingPrerequisite:
         machines = ", ".join(f"{name} (lost {', '.join(self.aside[name])})" for name in self.aside)

@@ -39,7 +39,7 @@ def declare(parser: Parser) -> None:
         metavar="DIR",
         nargs="?",
         default=".",
-        help="folder of the cases, *.yaml and *.json",
+        help="folder of the cases: *.yaml, *.yml, *.json",
     )
     parser.add_argument("--policy", type=a_path, metavar="FILE", help="for cases without a policy")
     add_flag(parser, "--explain", "show the outcome of every rule")

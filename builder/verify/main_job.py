@@ -162,7 +162,7 @@ class _MainJob:
         try:
             if elsewhere:
                 schedule = Schedule(tasks, workers=(), pools=elsewhere.pools)
-                run_all(schedule, elsewhere, on_end=self._end)
+                run_all(schedule, elsewhere, on_end=self._end, say=run.progress.say)
                 for machine, lost in schedule.aside.items():
                     run.progress.say(f"{machine} got no more tasks; lost there: {', '.join(lost)}")
             else:

@@ -90,14 +90,19 @@ def try_case(case: PolicyCase, policy: Policy | None) -> Tried:
     return Tried(case=case, rulings=rulings, wrong=wrong)
 
 
+_SUFFIXES = (".yaml", ".yml", ".json")
+
+
 def read_cases(folder: Path) -> tuple[PolicyCase, ...]:
     """Read the cases in a folder, sorted by name; raises `BadInput` with the faults of all."""
     try:
-        files = sorted(file for file in folder.iterdir() if file.suffix in {".yaml", ".json"})
+        files = sorted(
+            file for file in folder.iterdir() if file.suffix in {".yaml", ".yml", ".json"}
+        )
     except OSError as error:
         raise BadInput(f"{folder}: not a folder of cases ({error.strerror})") from error
     if not files:
-        raise BadInput(f"{folder}: no case (*.yaml, *.json) in this folder")
+        raise BadInput(f"{folder}: no case (*{', *'.join(_SUFFIXES)}) in this folder")
     faults, cases = Faults(), list[PolicyCase]()
     for file in files:
         node = parse(file, str(file), faults)

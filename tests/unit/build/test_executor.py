@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from queue import Empty
 
 import pytest
@@ -87,7 +87,9 @@ class Scripted:
 Ended = list[tuple[str, str, list[str]]]
 
 
-def run(executor: Scripted, tasks: Sequence[Task]) -> Ended:
+def run(
+    executor: Scripted, tasks: Sequence[Task], say: Callable[[str], object] = lambda _: None
+) -> Ended:
     """Run tasks; for each that ended its name, its error, and what was dropped for it."""
     ended: Ended = []
     run_all(
@@ -96,6 +98,7 @@ def run(executor: Scripted, tasks: Sequence[Task]) -> Ended:
         on_end=lambda one, error, dropped: ended.append(
             (one.name, str(error), [other.name for other in dropped])
         ),
+        say=say,
         clock=lambda: executor.waited_s,
     )
     return ended
@@ -228,10 +231,15 @@ def test_workers_may_join_later() -> None:
 
 
 def test_a_task_without_a_worker_fails_after_a_while() -> None:
-    executor = Scripted([worker("g", GPU)], [])
-    (ended,) = run(executor, [task("stage a", "ppc64le")])
+    executor, said = Scripted([worker("g", GPU)], []), list[tuple[float, str]]()
+    (ended,) = run(
+        executor,
+        [task("stage a", "ppc64le")],
+        say=lambda text: said.append((executor.waited_s, text)),
+    )
     assert ended[:2] == ("stage a", "stage a: there is no worker for ppc64le")
     assert executor.waited_s == PATIENCE_S
+    assert said == [(10, "waiting up to 15 minutes for a worker for ppc64le")]
 
 
 def test_no_task_fails_while_another_runs() -> None:

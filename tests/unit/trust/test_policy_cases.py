@@ -105,7 +105,9 @@ def test_what_a_case_need_not_say(tmp_path: Path) -> None:
     }
     (tmp_path / "least.json").write_text(json.dumps(case))
     (tmp_path / "notes.txt").write_text("no case")
-    [found] = read_cases(tmp_path)
+    (tmp_path / "other.yml").write_text(json.dumps(case))
+    found, other = read_cases(tmp_path)
+    assert (other.name, other.expected) == ("other", {})
     contents: dict[str, Any] = {
         SIGNATURE: None,
         EVIDENCE: Evidence(
