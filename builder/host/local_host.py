@@ -22,7 +22,7 @@ from builder.host.programs import mpis, runtimes, slurm
 from builder.host.records import NONE, Host, HostCpu, HostGpu, HostGpus
 from builder.model.architectures import ARCHITECTURES, power_levels
 from builder.system import nvml
-from builder.system.files import text_of
+from builder.system.descendants import text_of
 from builder.system.process import Processes
 
 _COMPAT = re.compile(r"cuda-(\d+\.\d+)")

@@ -184,20 +184,13 @@ def _unmatched(axis: str, pattern: str, values: Sequence[str]) -> str:
     return f"--{axis} {pattern}: matches nothing{guess}\n  {axis}: {', '.join(shown)}"
 
 
-Rule = Callable[[Cell], Reasons]
+class _Rule:
+    """Finds reasons to leave cells out, once for the values of the axes that it depends on."""
 
-
-def _rule(axes: Iterable[str], find: Rule) -> Rule:
-    """Return a rule that depends on these axes only: it is asked once for their values."""
-    values, known = operator.attrgetter(*dict.fromkeys(axes)), dict[object, Reasons]()
-
-    def reasons(cell: Cell) -> Reasons:
-        key = values(cell)
-        if key not in known:
-            known[key] = find(cell)
-        return known[key]
-
-    return reasons
+    def __init__(self, axes: Iterable[str], find: Callable[[Cell], Reasons]) -> None:
+        self.values = operator.attrgetter(*dict.fromkeys(axes))
+        self.known: dict[object, Reasons] = {}
+        self.find = find
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -229,8 +222,8 @@ class _Toolkits:
         blocks = (use for ancestor in project.chain(recipe) for use in ancestor.development)
         self._uses = [use for use in blocks if use.name in TOOLKITS]
         self.conditions = [axis for use in self._uses for axis in use.when]
-        self.cuda_rule = _rule(("base", "cuda", "arch", *self.conditions), self._without_cuda)
-        self.mpi_rule = _rule(("base", "mpi", *self.conditions), self._without_mpi)
+        self.cuda_rule = _Rule(("base", "cuda", "arch", *self.conditions), self._without_cuda)
+        self.mpi_rule = _Rule(("base", "mpi", *self.conditions), self._without_mpi)
 
     def of_cell(self, cell: Cell) -> CellToolkits:
         """Return the toolkits of a cell."""
@@ -301,14 +294,21 @@ class Constraints:
         self._choices = _Choices(project)
         self._toolkits = functools.cache(self._toolkits_of)
         self._rules = functools.cache(lambda recipe: tuple(self._rules_of(recipe)))
-        self._world = _rule(("mpi", "arch", "cpu"), _world_reasons)
-        self._available = _rule(("base", "arch"), self._unavailable)
+        self._world = _Rule(("mpi", "arch", "cpu"), _world_reasons)
+        self._available = _Rule(("base", "arch"), self._unavailable)
         excludes = project.matrix.excludes
-        self._excludes = [(each.when, _rule(each.when, _excluded(each))) for each in excludes]
+        self._excludes = [(each.when, _Rule(each.when, _excluded(each))) for each in excludes]
 
     def reasons(self, cell: Cell) -> Reasons:
         """Return all reasons to leave a cell out: of the world, the base, the maintainer."""
-        return tuple(reason for rule in self._rules(cell.recipe) for reason in rule(cell))
+        found: Reasons = ()
+        for rule in self._rules(cell.recipe):  # the innermost loop of a plan of all cells
+            values = rule.values(cell)
+            reasons = rule.known.get(values)
+            if reasons is None:
+                reasons = rule.known[values] = rule.find(cell)
+            found += reasons
+        return found
 
     def toolkits(self, cell: Cell) -> CellToolkits:
         """Return the toolkits of a cell."""
@@ -321,17 +321,17 @@ class Constraints:
             return self._toolkits(own.parent)
         return _Toolkits(self._project, recipe, self._choices)
 
-    def _rules_of(self, recipe: str) -> Iterator[Rule]:
+    def _rules_of(self, recipe: str) -> Iterator[_Rule]:
         """Yield the rules for the cells of a recipe, in the order of their reasons."""
         own = self._toolkits(recipe)
         yield from (self._world, own.cuda_rule, own.mpi_rule, self._available)
-        yield _rule(
+        yield _Rule(
             ("cuda", "mpi", *own.conditions),
             lambda cell: _reasons(MAINTAINER, _toolkit_texts(cell, own.uses(cell))),
         )
         for ancestor in self._project.chain(recipe):
             for axis, patterns in ancestor.limits.items():
-                yield _rule((axis,), _limit(ancestor, axis, patterns))
+                yield _Rule((axis,), _limit(ancestor, axis, patterns))
         for when, rule in self._excludes:
             if "recipe" not in when or any_matches("recipe", when["recipe"], recipe):
                 yield rule
@@ -381,12 +381,12 @@ def _toolkit_texts(cell: Cell, uses: list[BlockUse]) -> Iterator[str]:
             yield f"recipe {cell.recipe} needs {name}, but the cell has none ({use.where})"
 
 
-def _limit(recipe: Recipe, axis: str, patterns: tuple[str, ...]) -> Rule:
+def _limit(recipe: Recipe, axis: str, patterns: tuple[str, ...]) -> Callable[[Cell], Reasons]:
     text = f"recipe {recipe.name} allows only {axis} {', '.join(patterns)}"
     reason = Reason(layer=MAINTAINER, text=f"{text} ({recipe.where.file}: axes.{axis})")
     return lambda cell: () if any_matches(axis, patterns, cell.axis(axis)) else (reason,)
 
 
-def _excluded(exclude: Exclude) -> Rule:
+def _excluded(exclude: Exclude) -> Callable[[Cell], Reasons]:
     reason = Reason(layer=MAINTAINER, text=f"{exclude.reason} ({exclude.where})")
     return lambda cell: (reason,) if fits(cell, exclude.when) else ()

@@ -256,15 +256,16 @@ class _Handler(BaseHTTPRequestHandler):
         if has_body and not length:
             self.send_header("Connection", "close")  # the body ends with the connection
             self.close_connection = True
-        self.end_headers()
         if not has_body:
+            self.end_headers()
             return
+        self.flush_headers()
         has_size = is_ok and length.isdecimal()
         kind = response.headers.get("Content-Type", "")
         place = None if _is_page(response) else place
         release = bytearray() if is_ok and is_release(self._url) else None
         # The answer is noted before the last chunk is sent: a client that has all of it may end.
-        last = b""
+        last = b"\r\n"  # the end of the headers; an empty body has no other chunk
         try:
             with self._cached_copy(place, int(length) if has_size else -1, kind) as copy:
                 for chunk in response.raw.stream(_CHUNK, decode_content=False):

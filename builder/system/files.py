@@ -244,14 +244,6 @@ def table_beside(module: str, name: str) -> Any:
     return yaml.load(Path(module).with_name(name).read_text("utf-8"), Loader=loader)  # noqa: S506
 
 
-def text_of(file: Path) -> str:
-    """Return the text of a file; empty if it cannot be read."""
-    try:
-        return file.read_text(errors="replace")
-    except OSError:
-        return ""
-
-
 def read_json(path: Path) -> dict[str, object]:
     """Return the JSON object in a file; empty if the file is unreadable or not an object."""
     try:

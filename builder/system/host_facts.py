@@ -10,7 +10,7 @@ from pathlib import Path
 
 from builder.model.measurement import HostFacts
 from builder.system import nvml
-from builder.system.files import text_of
+from builder.system.descendants import text_of
 from builder.system.process import Processes
 
 

@@ -2,7 +2,8 @@
 
 A separate process calls the library (`nvml_reader`), since a sick GPU can end or block the caller.
 `ask` returns one reading, `watcher` the command of a process that samples GPUs. Values are not
-judged here, but in `builder.host.doctor`.
+judged here, but in `builder.host.doctor`. That process imports this module and little else: it
+starts in a third of the time that the rest of this package takes.
 """
 
 from __future__ import annotations
@@ -13,11 +14,12 @@ import re
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from builder.model.records import read
-from builder.system.files import text_of
-from builder.system.orphans import Daemons
-from builder.system.process import Processes
+from builder.system.descendants import text_of
+
+if TYPE_CHECKING:
+    from builder.system.process import Processes
 
 LIBRARY = "libnvidia-ml.so.1"
 LIBRARY_NOT_FOUND = "NVML_ERROR_LIBRARY_NOT_FOUND"
@@ -161,6 +163,8 @@ class NvmlReading:
 
 def reading_of(text: str) -> NvmlReading:
     """Return the reading in the JSON of `NvmlReading.as_json`; raises ValueError for other text."""
+    from builder.model.records import read  # noqa: PLC0415 - not in the reader's process
+
     document = json.loads(text)
     if not document:
         raise ValueError("not a reading of NVML")
@@ -174,6 +178,8 @@ def ask(
 
     Without an answer, the reading's fault is NO_ANSWER, with the reason as text.
     """
+    from builder.system.orphans import Daemons  # noqa: PLC0415 - not in the reader's process
+
     answer = Daemons(1).begin(
         lambda: processes.capture(_reader("read_once", library), check=False, timeout_s=timeout_s)
     )

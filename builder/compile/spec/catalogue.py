@@ -50,6 +50,9 @@ TOOLCHAIN = "a toolchain"
 
 OPEN_PREFIXES = ("enable_", "disable_", "with_", "without_")  # of hpccm.templates.ConfigureMake
 _PARAMETER = re.compile(r"^    (\w+)(?:\[=ARG\])?: +(.{0,40})", re.MULTILINE)
+_DESCRIPTION = re.compile(
+    r"^    _?(\w+)(?:\[=ARG\])?: +(?=(.+?)(?:\n\n|\Z))", re.MULTILINE | re.DOTALL
+)
 _INTERNAL = {"base_annotation"}
 # How the documentation begins, by kind.
 _WORDS = {
@@ -163,9 +166,13 @@ def read_block(cls: type) -> Block:
 
 def documented(cls: type) -> dict[str, str]:
     """Return the arguments in a block's own documentation, each with its first words."""
-    listed = (cls.__doc__ or "").partition("# Parameters")[2].partition("# Examples")[0]
-    pairs = _PARAMETER.findall(listed)
+    pairs = _PARAMETER.findall(_parameters(cls))
     return {name: words for name, words in pairs if not name.endswith(("FEATURE", "AGE"))}
+
+
+def _parameters(cls: type) -> str:
+    """Return the part of a block's documentation that describes its arguments."""
+    return (cls.__doc__ or "").partition("# Parameters")[2].partition("# Examples")[0]
 
 
 def kind(cls: type, argument: str) -> str:
@@ -185,10 +192,15 @@ def kind(cls: type, argument: str) -> str:
 @functools.cache
 def _special_kinds() -> Mapping[str, str]:
     """Return the kinds in arguments.yaml, by ARGUMENT or BLOCK.ARGUMENT."""
-    tables = table_beside(__file__, "arguments.yaml")
+    tables = _tables()
     kinds = {name: kind for kind, names in tables["by_name"].items() for name in names.split()}
-    kinds.update(tables["by_block"])
-    return kinds
+    return kinds | tables["by_block"]
+
+
+@functools.cache
+def _tables() -> Mapping[str, Mapping[str, str]]:
+    tables: Mapping[str, Mapping[str, str]] = table_beside(__file__, "arguments.yaml")
+    return tables
 
 
 def words_on(cls: type, argument: str) -> str:
@@ -196,13 +208,18 @@ def words_on(cls: type, argument: str) -> str:
 
     An argument that a block passes on may be documented by the class that receives it.
     """
-    for documentation in (cls.__doc__, *(other.__doc__ for other in _in_order(_read(cls)[1]))):
-        listed = (documentation or "").partition("# Parameters")[2].partition("# Examples")[0]
-        pattern = rf"^    _?{argument.lstrip('_')}(?:\[=ARG\])?: +(.+?)(?=\n\n|\Z)"
-        if match := re.search(pattern, listed, re.MULTILINE | re.DOTALL):
-            return " ".join(match[1].split())
-    words = table_beside(__file__, "arguments.yaml")["words"]
+    for described in (cls, *_in_order(_read(cls)[1])):
+        if text := _descriptions(described).get(argument.lstrip("_")):
+            return text
+    words = _tables()["words"]
     return str(words.get(f"{cls.__name__}.{argument}") or words.get(argument, ""))
+
+
+@functools.cache
+def _descriptions(cls: type) -> Mapping[str, str]:
+    """Return the documentation of a class's own arguments, each as one line."""
+    pairs = reversed(_DESCRIPTION.findall(_parameters(cls)))  # the first of a name counts
+    return {name: " ".join(text.split()) for name, text in pairs}
 
 
 def _in_order(classes: set[type]) -> list[type]:

@@ -16,7 +16,7 @@ from builder.host.doctor.diagnosis import GPU, USER, Item, SystemRoots
 from builder.host.doctor.programs import SETUP
 from builder.model.errors import MissingPrerequisite
 from builder.system import nvml
-from builder.system.files import text_of
+from builder.system.descendants import text_of
 from builder.system.home import folder_of_user
 
 KEYRING = "debian-archive-keyring.gpg"

@@ -7,6 +7,7 @@ import os
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 
 from builder.facts import MPI_FAMILIES
 from builder.facts.mpi import launcher_family
@@ -42,7 +43,8 @@ class HostProgram:
         return ", or ".join(filter(None, ways))
 
 
-def host_programs() -> list[HostProgram]:
+@cache
+def host_programs() -> Sequence[HostProgram]:
     """Return all programs to look for."""
     return [HostProgram(**row) for row in table_beside(__file__, "programs.yaml")]
 

@@ -40,7 +40,8 @@ from builder.model.errors import (
     UnfitMachine,
 )
 from builder.model.records import read, write
-from builder.system.files import text_of, write_whole
+from builder.system.descendants import text_of
+from builder.system.files import write_whole
 from builder.system.home import Home
 from builder.system.process import Processes
 from builder.system.terminal import Progress, interruptions

@@ -205,8 +205,9 @@ def test_a_build_is_known_by_a_key_of_its_own(tmp_path: Path, mirror: str) -> No
         assert cache.journals.of(OTHER)
 
 
+@pytest.mark.parametrize("content", [b"content", b""])
 def test_an_answer_is_noted_before_it_has_ended(
-    tmp_path: Path, mirror: str, monkeypatch: pytest.MonkeyPatch
+    content: bytes, tmp_path: Path, mirror: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A build that ends with its last download is noted in full, on a slow disk, too."""
     note = Journals.note
@@ -216,10 +217,10 @@ def test_an_answer_is_noted_before_it_has_ended(
         note(journals, who, given)
 
     monkeypatch.setattr(Journals, "note", slowly)
-    monkeypatch.setattr(Mirror, "content", b"content")
+    monkeypatch.setattr(Mirror, "content", content)
     with package_cache(tmp_path) as cache:
         for who in (ONE, OTHER):  # from the mirror, and from the cache
-            assert get(cache, mirror, "/a.deb", who).content == b"content"
+            assert get(cache, mirror, "/a.deb", who).content == content
             assert cache.journals.of(who)
     assert cache.fetched == 1
 
