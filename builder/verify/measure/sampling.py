@@ -74,8 +74,6 @@ class Sampler:
         self._samples: list[Sample] = []
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._look)
-        self._began = self._seconds = 0.0
-        self._first = self._last = CpuTimes(busy=0, all=0)
 
     def __enter__(self) -> Sampler:
         self._first = cpu_times(self._proc)
@@ -153,7 +151,7 @@ class Gpus:
         self._processes, self._library = processes, library
         self._begin_s, self._silence_s = begin_s, silence_s
         self._heard, self._over = threading.Event(), threading.Event()
-        self._latest: tuple[float, tuple[GpuUse, ...]] = (0.0, ())
+        self._latest: tuple[float, tuple[GpuUse, ...]] = (time.monotonic(), ())
         self._thread = threading.Thread(target=self._listen, daemon=True)
         self.problem = ""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -363,9 +364,10 @@ def test_gpus_are_asked_once_for_all_rounds() -> None:
 
 def test_a_run_is_sampled_to_its_completion(tmp_path: Path) -> None:
     gpus = OneGpu()
-    sampler = Sampler(gpus, interval_s=0.01, proc=proc(tmp_path, busy=0, idle=100))
+    sampler = Sampler(gpus, interval_s=0.0125, proc=proc(tmp_path, busy=0, idle=100))
     with sampler:
         proc(tmp_path, busy=60, idle=220, available=1)
+        time.sleep(0.02)
     use = sampler.use
     assert (use.cpu, use.memory_bytes, use.gpus) == (0.3333, 3 << 30, gpus.look())
     assert use.no_gpus == ""
