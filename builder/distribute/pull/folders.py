@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import operator
 import os
 import shutil
 import stat
 from collections.abc import Callable, Iterable, Iterator
+from itertools import takewhile
 from pathlib import Path
 
 from builder.distribute.pull.members import shown
@@ -221,7 +223,7 @@ class Root:
         return self._at(parents, path), name
 
     def _at(self, parts: list[str], path: str) -> int:
-        self._names = list(os.path.commonprefix([self._names, parts]))
+        del self._names[sum(takewhile(bool, map(operator.eq, self._names, parts))) :]
         while len(self._open) > len(self._names) + 1:
             os.close(self._open.pop())
         for part in parts[len(self._names) :]:
