@@ -44,7 +44,7 @@ class CpuTimes:
         return min(1.0, max(0.0, (self.busy - before.busy) / passed)) if passed > 0 else 0.0
 
 
-def cpu_times(proc: Path = _PROC) -> CpuTimes:
+def cpu_times(proc: Path) -> CpuTimes:
     """Read /proc/stat. Waiting for disks counts as idle; user time includes that of guests."""
     fields = (proc / "stat").read_text().split()[1:9]
     user, nice, system, idle, waiting, *rest = map(int, fields)
@@ -52,14 +52,14 @@ def cpu_times(proc: Path = _PROC) -> CpuTimes:
     return CpuTimes(busy=busy, all=busy + idle + waiting)
 
 
-def busy_share(seconds: float = 1.0, proc: Path = _PROC) -> float:
-    """Wait for `seconds`, and return the share of time in which cores were busy, 0 to 1."""
+def busy_share(proc: Path = _PROC) -> float:
+    """Return the share of the next second in which cores are busy, 0 to 1."""
     before = cpu_times(proc)
-    time.sleep(seconds)
+    time.sleep(1.0)
     return cpu_times(proc).share_since(before)
 
 
-def memory_in_use(proc: Path = _PROC) -> int:
+def memory_in_use(proc: Path) -> int:
     """Return the bytes of memory that are not available to programs, from /proc/meminfo."""
     lines = (line.split() for line in (proc / "meminfo").read_text().splitlines())
     kibibytes = {words[0]: int(words[1]) for words in lines}

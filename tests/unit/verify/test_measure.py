@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import subprocess
-import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -324,12 +323,10 @@ def test_proc_is_read(tmp_path: Path) -> None:
     assert [one.share_since(before) for one in odd] == [0.0, 1.0]
 
 
-def test_others_are_watched_for_a_while(tmp_path: Path) -> None:
+def test_others_are_watched_for_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = proc(tmp_path, busy=100, idle=300)
-    later = threading.Timer(0.05, lambda: proc(tmp_path, busy=130, idle=310))
-    later.start()
-    assert busy_share(0.3, folder) == 0.75
-    later.join()
+    monkeypatch.setattr(time, "sleep", lambda _: proc(tmp_path, busy=130, idle=310))
+    assert busy_share(folder) == 0.75
 
 
 class OneGpu(Gpus):
