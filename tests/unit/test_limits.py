@@ -43,6 +43,7 @@ from builder.trust.proof import (
 from builder.verify import (
     checks,
     container_output,
+    formats,
     image_contract,
     launched,
     machine_faults,
@@ -127,7 +128,7 @@ def test_what_tasks_take_and_how_long_orders_are_waited_for() -> None:
     assert [size / GIB for size in main_job._DISK.values()] == [1, 2, 3, 2, 1]
     assert (task._LOG, task._ENDING_S, executor._ENDING_S) == (64 * KIB, 8, 10)
     assert (task._LIMIT_S, task._FRESH_S) == (24 * 60 * 60, 600)
-    assert (connection._ANSWER_S, connection._AT_ONCE) == (20, 8)
+    assert (connection._ANSWER_S, connection._AT_ONCE, formats._AT_ONCE) == (20, 8, 2)
     assert (slurm._SUBMIT_S, slurm._LONELY_S) == (60, 60)
 
 
