@@ -88,7 +88,7 @@ def a_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Too
 
 
 def start(launcher: str = "mpirun", **options: Any) -> Start:
-    return Start(**{"launcher": launcher, "ranks": 4, "timeout_s": 90, **options})
+    return Start(**{"launcher": launcher, "ranks": 4, "timeout_s": 90, "nodes": 0, **options})
 
 
 def words(launcher: Launcher) -> list[str]:
