@@ -29,7 +29,7 @@ from builder.registry import (
 )
 from builder.reports.catalog import entries
 from builder.sources import debian, download, package_proxy, suites, upstream
-from builder.trust.policy import rules
+from builder.trust.policy import records, rules
 from builder.trust.policy.records import PULLED
 from builder.trust.proof import (
     attachments,
@@ -76,6 +76,7 @@ def test_what_is_read_of_proof() -> None:
     assert attestations._SHORT == 64 * KIB  # bytes of a bundle within its manifest
     assert (statements._MAX_SIGNATURES, cosign._TIMEOUT_S) == (16, 300)
     assert {"N": 64 * KIB, "r": 8, "p": 1} == keys._SCRYPT
+    assert records._LONGEST == 1000  # characters of a reason of a rule
     assert rules.SKEW.seconds == verification._SKEW.seconds == 5 * 60
 
 
