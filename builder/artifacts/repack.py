@@ -12,7 +12,6 @@ import hashlib
 import json
 import re
 import shutil
-import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -38,7 +37,7 @@ from builder.model.contract import LABEL
 from builder.model.digests import HashedWriter
 from builder.model.errors import StepFailed
 from builder.model.exact_json import part
-from builder.system.files import link_or_copy
+from builder.system.files import link_or_copy, temporary_folder
 from builder.system.home import NATIVE_LABEL
 
 ANNOTATIONS = ("org.opencontainers.image.", LABEL)  # labels that are annotations, too
@@ -263,6 +262,5 @@ class SharedLayers:
 @contextlib.contextmanager
 def shared_layers(work: Path) -> Iterator[SharedLayers]:
     """Yield the store of layers that images of a run share, in a temporary folder of `work`."""
-    work.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="layers-", dir=work) as folder:
-        yield SharedLayers(folder=Path(folder))
+    with temporary_folder(work, "layers-") as folder:
+        yield SharedLayers(folder=folder)

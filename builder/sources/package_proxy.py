@@ -41,7 +41,7 @@ from builder.sources.journals import ANSWERS, ServedFile, is_build_id, key_of, u
 from builder.sources.package_cache import PackageCache
 from builder.sources.suites import Suites
 from builder.sources.upstream import Body, page_of, request
-from builder.system.files import note_use
+from builder.system.files import note_use, temporary_folder
 from builder.system.home import PIP_CONFIG
 from builder.system.host_facts import own_index
 from builder.system.process import Processes
@@ -107,12 +107,11 @@ def pip_configuration(cache: PackageCache, folder: Path, processes: Processes) -
     if parts.username:
         login = (parts.username, parts.password or "")
         cache.logins[parts.scheme, parts.netloc.rpartition("@")[2]] = login
-    folder.mkdir(parents=True, exist_ok=True)
     cache.journals.note_index(without_users(index))
-    with tempfile.TemporaryDirectory(dir=folder, prefix="pip-") as temporary:
-        config = Path(temporary) / Path(PIP_CONFIG).name
+    with temporary_folder(folder, "pip-") as temporary:
+        config = temporary / Path(PIP_CONFIG).name
         config.write_text(f"[global]\nindex-url = {via(index, cache.url)}\n")
-        yield temporary
+        yield str(temporary)
 
 
 class _Handler(BaseHTTPRequestHandler):

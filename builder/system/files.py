@@ -113,6 +113,14 @@ def unnamed(folder: Path) -> Iterator[Path]:
         yield Path(f"/proc/self/fd/{file.fileno()}")
 
 
+@contextlib.contextmanager
+def temporary_folder(folder: Path, prefix: str) -> Iterator[Path]:
+    """Create a temporary folder in a folder, which is made too if it is missing."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=prefix, dir=folder) as name:
+        yield Path(name)
+
+
 def discard(file: Path) -> None:
     """Remove a file if it exists; an `unnamed` file disappears by itself."""
     with contextlib.suppress(PermissionError):

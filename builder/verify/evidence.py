@@ -19,7 +19,7 @@ from builder.model.measurement import HostFacts
 from builder.model.package_indices import IndexState
 from builder.model.predicates import STATEMENT, TEST_RESULT
 from builder.model.records import plain, write
-from builder.system.files import read_json, write_atomically
+from builder.system.files import read_json, write_texts
 
 HARNESS = f"pkg:generic/build-images@{__version__}"  # https://github.com/package-url/purl-spec
 IMAGES_OWN = "the image's own"
@@ -180,9 +180,7 @@ def write_evidence(folder: Path, name: str, run: RunEvidence) -> str:
     suite = f"{run.identifier}.{name}"
     xml = junit_xml(suite, run.outcomes, started=run.started, properties=properties)
     text = json.dumps(run.statement(), indent=1, sort_keys=True, allow_nan=False) + "\n"
-    (folder / "evidence").mkdir(parents=True, exist_ok=True)
-    write_atomically(folder / f"evidence/{name}.json", text)
-    write_atomically(folder / f"evidence/{name}.xml", xml)
+    write_texts(folder / "evidence", {f"{name}.json": text, f"{name}.xml": xml})
     return f"evidence/{name}.json"
 
 

@@ -116,7 +116,6 @@ def opened(folder: Path, tools: Tools, expected: ProofTarget | None = None) -> I
 @contextlib.contextmanager
 def work_folder(tools: Tools) -> Iterator[Path]:
     """Create a temporary folder in the builder's home that the ordinary user can read."""
-    tools.home.work.mkdir(parents=True, exist_ok=True)
     with readable_folder(tools.home.work, "verify-") as work:
         yield work
 

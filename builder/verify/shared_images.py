@@ -6,8 +6,8 @@ import contextlib
 import shutil
 from collections.abc import Sequence
 from functools import partial
+from itertools import compress
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from builder.artifacts.compare import CONTENTS, keep_previous
 from builder.artifacts.manifests import read_manifest
@@ -21,6 +21,7 @@ from builder.model import PlannedImage, Spec
 from builder.model.digests import sha256_of_json
 from builder.model.errors import Interrupted, MissingPrerequisite, counted
 from builder.model.manifest import FILES, LOG, MANIFEST, SBOM, Manifest
+from builder.system.files import temporary_folder
 from builder.system.locks import locked
 from builder.system.threads import in_threads
 from builder.verify.finished_images import proven_state
@@ -38,18 +39,19 @@ def take_images(run: Run, specs: Sequence[Spec], *, jobs: int) -> list[Spec]:
     if not (run.shared.is_used and run.settings.cache):
         return list(specs)
     run.progress.say(f"looking for {counted(len(specs), 'image')} in the site's store")
-    is_taken = in_threads(partial(_taken, run), specs, jobs=jobs, stop=run.stop)
-    return [spec for spec, taken in zip(specs, is_taken, strict=True) if not taken]
+    is_lacking = in_threads(partial(_lacks, run), specs, jobs=jobs, stop=run.stop)
+    return [*compress(specs, is_lacking)]
 
 
-def _taken(run: Run, spec: Spec) -> bool:
+def _lacks(run: Run, spec: Spec) -> bool:
+    """Return whether an image could not be taken from the site's store."""
     settings = run.settings
     try:
         state = proven_state(settings.out, spec.image, settings, digests_of(spec.files))
-        return state.work == "build" and take_image(run, spec.image)
+        return not (state.work == "build" and take_image(run, spec.image))
     except OSError as error:  # the build of the image meets it, too, and reports it
         run.progress.say(f"{spec.image.identifier}: not taken from the site's store: {error}")
-        return False
+        return True
 
 
 def take_image(run: Run, image: PlannedImage) -> bool:
@@ -63,7 +65,6 @@ def take_image(run: Run, image: PlannedImage) -> bool:
     except MissingPrerequisite:
         return False
     work, name = run.tools.home.work, f"{image.identifier}-{run.engine.name}"
-    work.mkdir(parents=True, exist_ok=True)
     with contextlib.ExitStack() as held:
         try:
             held.enter_context(locked(work, name, stopped=lambda: True))
@@ -77,10 +78,7 @@ def take_image(run: Run, image: PlannedImage) -> bool:
 
 def take_entry(run: Run, image: PlannedImage, tag: str) -> bool:
     """Fill an image's output folder with an entry; return whether the store has all of it."""
-    work = run.tools.home.work
-    work.mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory(prefix="site-store-", dir=work) as scratch:
-        taken = Path(scratch)
+    with temporary_folder(run.tools.home.work, "site-store-") as taken:
         if not run.shared.take(tag, taken) or read_manifest(taken) is None:
             return False
         _move(taken, run.settings.out / image.identifier)

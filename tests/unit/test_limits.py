@@ -11,7 +11,7 @@ from builder.artifacts import manifests as image_manifests
 from builder.artifacts.sbom import packages, rpm
 from builder.compile import lint
 from builder.compile.lint import linters
-from builder.distribute.pull import proof, receipts, remote_image
+from builder.distribute.pull import folders, images, members, proof, receipts, remote_image
 from builder.distribute.pull.streams import LIMITS
 from builder.model import exact_json
 from builder.model.errors import Refused
@@ -29,9 +29,31 @@ from builder.registry import (
 )
 from builder.reports.catalog import entries
 from builder.sources import debian, download, package_proxy, suites, upstream
+from builder.trust.policy import records, rules
 from builder.trust.policy.records import PULLED
-from builder.trust.proof import attachments, attestations, certificates, keys, verification
-from builder.verify.rehearse import imports, repositories, servers
+from builder.trust.proof import (
+    attachments,
+    attestations,
+    certificates,
+    cosign,
+    keys,
+    statements,
+    verification,
+)
+from builder.verify import (
+    checks,
+    container_output,
+    formats,
+    image_contract,
+    launched,
+    machine_faults,
+    main_job,
+    targets,
+)
+from builder.verify.cluster import connection, executor, slurm, task
+from builder.verify.measure import programs, rounds, sampling
+from builder.verify.ranks import outcomes
+from builder.verify.rehearse import imports, repositories, resolution, servers, workspace
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 
@@ -52,6 +74,10 @@ def test_what_is_read_of_proof() -> None:
     assert (certificates.MAX_CERTIFICATE, certificates._MAX_STAMP) == (16 * KIB, 16 * KIB)
     assert (certificates._MAX_ENTRIES, certificates._MAX_STAMPS) == (8, 4)
     assert attestations._SHORT == 64 * KIB  # bytes of a bundle within its manifest
+    assert (statements._MAX_SIGNATURES, cosign._TIMEOUT_S) == (16, 300)
+    assert {"N": 64 * KIB, "r": 8, "p": 1} == keys._SCRYPT
+    assert records._LONGEST == 1000  # characters of a reason of a rule
+    assert rules.SKEW.seconds == verification._SKEW.seconds == 5 * 60
 
 
 def test_what_is_read_of_an_image() -> None:
@@ -68,9 +94,43 @@ def test_what_is_read_of_an_image() -> None:
     }
     assert (remote_image._CONFIG_LIMIT, remote_image._MOST) == (4 * MIB, 1000)
     assert (receipts._MOST_OF_LAST, receipts._MOST_OF_RECEIPT) == (64 * KIB, 64 * MIB)
+    assert (images._LOOKS_AT_ONCE, images._MOST_AHEAD, images._LOOK_S) == (2, 16, 30 * 60)
+    assert (members._DIGITS, folders._LATEST) == (20, 2 * GIB - 1)
     LIMITS.check_entries(2_000_000)
     with pytest.raises(Refused, match="more than 2,000,000 entries"):
         LIMITS.check_entries(2_000_001)
+
+
+def test_what_is_read_and_kept_of_checks_and_how_long_they_are_waited_for() -> None:
+    assert (container_output.LONGEST, container_output._OUTPUT_LINES) == (500, 40)
+    assert (container_output._OUTPUT_LETTERS, container_output._DATA_LETTERS) == (16_000, 64_000)
+    assert (checks.SKIP_STATUS, checks._SHOWN_LINES, checks._SIGNALLED) == (77, 12, 128)
+    assert (checks._TIMEOUT_S, targets._TIMEOUT_S, machine_faults._TIMEOUT_S) == (120, 900, 60)
+    assert (launched._SLACK_S, launched._KILL_AFTER_S) == (15, 5)
+    assert (outcomes.GRACE_S, outcomes._TIMED_OUT) == (10, 124)
+    assert (rounds._TIMEOUT_S, rounds._LOOK_S, image_contract._LARGEST) == (900, 60, MIB)
+    assert (sampling._INTERVAL_S, sampling._BEGIN_S) == (0.5, 30)
+    assert (sampling._SILENCE_S, sampling._END_S) == (10, 3)
+    assert (workspace._EDIT_TIMEOUT_S, workspace._GIT_TIMEOUT_S) == (60, 300)
+    assert (resolution._TIMEOUT_S, servers._READ_TIMEOUT_S) == (600, 120)
+    assert servers._ASK_TIMEOUT_S == (5, 20)
+
+
+def test_how_much_a_measurement_does() -> None:
+    """The order of HPL's matrix; MiB of an array; bytes; repetitions; MiB of a file; seconds."""
+    assert [*asdict(programs.Sizes()).values()] == [2048, 256, 4 * MIB, 1000, 128, 2]
+    assert [*asdict(programs.EMULATED).values()] == [192, 32, MIB, 100, 64, 2]
+
+
+def test_what_tasks_take_and_how_long_orders_are_waited_for() -> None:
+    """Estimates for a base, a stage, an image, its files and its checks, in this order."""
+    assert [*main_job._EXPECTED_S.values(), main_job._EMULATED] == [30, 60, 30, 25, 20, 5]
+    assert [size / GIB for size in main_job._MEMORY.values()] == [0.5, 1, 1, 0.5, 0.5]
+    assert [size / GIB for size in main_job._DISK.values()] == [1, 2, 3, 2, 1]
+    assert (task._LOG, task._ENDING_S, executor._ENDING_S) == (64 * KIB, 8, 10)
+    assert (task._LIMIT_S, task._FRESH_S) == (24 * 60 * 60, 600)
+    assert (connection._ANSWER_S, connection._AT_ONCE, formats._AT_ONCE) == (20, 8, 2)
+    assert (slurm._SUBMIT_S, slurm._LONELY_S) == (60, 60)
 
 
 def test_what_is_read_of_mirrors_and_indexes() -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import operator
 import os
 import shutil
 import stat
 from collections.abc import Callable, Iterable, Iterator
+from itertools import takewhile
 from pathlib import Path
 
 from builder.distribute.pull.members import shown
@@ -150,12 +152,13 @@ class Root:
     """
 
     def __init__(self, path: Path) -> None:
-        self._open: list[tuple[str, int]] = [("", os.open(path, _FOLDER))]
+        self._names: list[str] = []
+        self._open = [os.open(path, _FOLDER)]
 
     def close(self) -> None:
         """Close all descriptors."""
         while self._open:
-            os.close(self._open.pop()[1])
+            os.close(self._open.pop())
 
     def folder(self, path: str) -> None:
         """Make a folder unless it exists."""
@@ -220,20 +223,18 @@ class Root:
         return self._at(parents, path), name
 
     def _at(self, parts: list[str], path: str) -> int:
-        known = 1
-        while known < len(self._open) and self._open[known][0] == "/".join(parts[:known]):
-            known += 1
-        while len(self._open) > known:
-            os.close(self._open.pop()[1])
-        for end in range(known, len(parts) + 1):
-            above = "/".join(parts[:end])
+        del self._names[sum(takewhile(bool, map(operator.eq, self._names, parts))) :]
+        while len(self._open) > len(self._names) + 1:
+            os.close(self._open.pop())
+        for part in parts[len(self._names) :]:
             try:
-                opened = os.open(parts[end - 1], _FOLDER, dir_fd=self._open[-1][1])
+                self._open.append(os.open(part, _FOLDER, dir_fd=self._open[-1]))
             except OSError as error:
+                above = "/".join([*self._names, part])
                 reason = f"/{shown(path)}: its parent /{shown(above)} is not a folder"
                 raise Refused(f"{reason} ({error.strerror})") from error
-            self._open.append((above, opened))
-        return self._open[-1][1]
+            self._names.append(part)
+        return self._open[-1]
 
 
 def _times(mtime: float) -> tuple[int, int]:

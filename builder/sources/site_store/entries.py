@@ -7,12 +7,12 @@ import datetime as dt
 import errno
 import re
 import shutil
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path, PurePosixPath
-from tempfile import TemporaryDirectory
 from typing import Protocol, TypeVar
 
 import zstandard
@@ -43,6 +43,7 @@ from builder.registry.manifests import (
     json_object,
 )
 from builder.system.compression import DAMAGED
+from builder.system.files import temporary_folder
 from builder.system.threads import AT_ONCE
 
 ENTRY = "application/vnd.build-images.store-entry.v1"
@@ -308,12 +309,9 @@ class SiteStore:
         mode = path.stat().st_mode & 0o777
         return EntryFile(path=str(path.relative_to(folder)), mode=mode, blob=blob)
 
-    @contextlib.contextmanager
-    def files(self) -> Iterator[Path]:
+    def files(self) -> AbstractContextManager[Path]:
         """Yield a folder for files on their way to or from the store."""
-        self._scratch.mkdir(parents=True, exist_ok=True)
-        with TemporaryDirectory(prefix="site-store-", dir=self._scratch) as folder:
-            yield Path(folder)
+        return temporary_folder(self._scratch, "site-store-")
 
     def _tell(self, place: StorePlace, error: Exception, rest: str) -> None:
         text = str(error.args[0] if isinstance(error, BuildImagesError) else error)

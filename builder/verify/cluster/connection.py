@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import re
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -22,6 +21,7 @@ from typing import TYPE_CHECKING
 
 from builder.model import TlsFiles
 from builder.model.errors import BadInput, MissingPrerequisite
+from builder.system.files import temporary_folder
 from builder.verify.cluster.orders import WorkerFacts
 from builder.verify.cluster.slurm import Scheduler
 from builder.verify.cluster.task import describe, run_order
@@ -287,9 +287,7 @@ def new_scheduler(folder: Path) -> Iterator[tuple[Scheduler, Connection]]:
     from distributed import LocalCluster, Security  # noqa: PLC0415
     from distributed.utils import get_ip  # noqa: PLC0415
 
-    folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="run-", dir=folder) as name:
-        own = Path(name)
+    with temporary_folder(folder, "run-") as own:
         security = Security.temporary()
         files = {"ca": security.tls_ca_file, "certificate": security.tls_worker_cert}
         for title, text in {**files, "key": security.tls_worker_key}.items():

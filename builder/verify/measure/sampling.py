@@ -44,7 +44,7 @@ class CpuTimes:
         return min(1.0, max(0.0, (self.busy - before.busy) / passed)) if passed > 0 else 0.0
 
 
-def cpu_times(proc: Path = _PROC) -> CpuTimes:
+def cpu_times(proc: Path) -> CpuTimes:
     """Read /proc/stat. Waiting for disks counts as idle; user time includes that of guests."""
     fields = (proc / "stat").read_text().split()[1:9]
     user, nice, system, idle, waiting, *rest = map(int, fields)
@@ -52,14 +52,14 @@ def cpu_times(proc: Path = _PROC) -> CpuTimes:
     return CpuTimes(busy=busy, all=busy + idle + waiting)
 
 
-def busy_share(seconds: float = 1.0, proc: Path = _PROC) -> float:
-    """Wait for `seconds`, and return the share of time in which cores were busy, 0 to 1."""
+def busy_share(proc: Path = _PROC) -> float:
+    """Return the share of the next second in which cores are busy, 0 to 1."""
     before = cpu_times(proc)
-    time.sleep(seconds)
+    time.sleep(1.0)
     return cpu_times(proc).share_since(before)
 
 
-def memory_in_use(proc: Path = _PROC) -> int:
+def memory_in_use(proc: Path) -> int:
     """Return the bytes of memory that are not available to programs, from /proc/meminfo."""
     lines = (line.split() for line in (proc / "meminfo").read_text().splitlines())
     kibibytes = {words[0]: int(words[1]) for words in lines}
@@ -74,8 +74,6 @@ class Sampler:
         self._samples: list[Sample] = []
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._look)
-        self._began = self._seconds = 0.0
-        self._first = self._last = CpuTimes(busy=0, all=0)
 
     def __enter__(self) -> Sampler:
         self._first = cpu_times(self._proc)
@@ -153,7 +151,7 @@ class Gpus:
         self._processes, self._library = processes, library
         self._begin_s, self._silence_s = begin_s, silence_s
         self._heard, self._over = threading.Event(), threading.Event()
-        self._latest: tuple[float, tuple[GpuUse, ...]] = (0.0, ())
+        self._latest: tuple[float, tuple[GpuUse, ...]] = (time.monotonic(), ())
         self._thread = threading.Thread(target=self._listen, daemon=True)
         self.problem = ""
 

@@ -85,8 +85,8 @@ class Start:
 
     launcher: str
     ranks: int
-    timeout_s: int = 0
-    nodes: int = 0
+    timeout_s: int
+    nodes: int
     options: tuple[str, ...] = ()
     bind: str = ""
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from builder.artifacts.manifests import read_manifest
 from builder.model import PlannedImage
 from builder.model.records import read, write
-from builder.system.files import write_atomically
+from builder.system.files import write_texts
 from builder.system.home import Home
 
 # In the order in which results are shown.
@@ -120,8 +120,7 @@ def write_record(folder: Path, cell: CellTrials, date: str) -> None:
         failed=counts[FAILED],
         not_tried=counts[NOT_TRIED],
     )
-    folder.mkdir(parents=True, exist_ok=True)
-    write_atomically(folder / f"{cell.content_key}.json", json.dumps(write(record)) + "\n")
+    write_texts(folder, {f"{cell.content_key}.json": json.dumps(write(record)) + "\n"})
 
 
 def read_record(folder: Path, content_key: str) -> RehearsalRecord | None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Protocol
 
 from builder.build.engines import Tools
+from builder.system.files import temporary_folder
 from builder.system.process import Completed
 
 # HOME must be a folder that exists: Open MPI refuses to start without one.
@@ -141,8 +141,7 @@ class CopiesDriver:
 @contextmanager
 def readable_folder(parent: Path, prefix: str) -> Iterator[Path]:
     """Create a temporary folder that the ordinary user can read."""
-    with tempfile.TemporaryDirectory(dir=parent, prefix=prefix) as name:
-        folder = Path(name)
+    with temporary_folder(parent, prefix) as folder:
         folder.chmod(0o755)
         yield folder
 

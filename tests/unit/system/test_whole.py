@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from builder.system.files import discard, unnamed, write_whole
+from builder.system.files import discard, temporary_folder, unnamed, write_whole
 
 
 class Killed(BaseException):
@@ -31,6 +31,15 @@ def test_a_file_is_as_it_was_until_it_is_whole(
     file.with_name(".file.partial").write_text("what a killed one has left")
     write_whole(file, "new")
     assert {one.name: one.read_text() for one in file.parent.iterdir()} == {"file": "new"}
+
+
+def test_a_temporary_folder_is_in_a_folder_that_is_made(tmp_path: Path) -> None:
+    folder = tmp_path / "deep/below"
+    for _ in range(2):
+        with temporary_folder(folder, "run-") as made:
+            assert (made.parent, made.name[:4]) == (folder, "run-")
+            assert made.is_dir()
+        assert list(folder.iterdir()) == []
 
 
 def test_an_unnamed_file_is_in_no_folder(tmp_path: Path) -> None:

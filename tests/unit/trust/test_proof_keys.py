@@ -97,6 +97,9 @@ def test_what_we_encrypt_we_read() -> None:
     key = generated()
     for password in ("", "secret"):
         text = boxed(key, password.encode()).decode()
+        _, *lines, _ = text.splitlines()
+        kdf = json.loads(base64.b64decode("".join(lines)))["kdf"]
+        assert (len(base64.b64decode(kdf["salt"])), len(lines[0])) == (32, 64)
         assert text.startswith("-----BEGIN ENCRYPTED SIGSTORE PRIVATE KEY-----\n")
         assert max(len(line) for line in text.splitlines()) == 64
         again = private_key("env://K", {"K": text, "COSIGN_PASSWORD": password})
@@ -136,6 +139,7 @@ REFUSED = {
         "encrypted, but not in cosign's format",
     ),
     "a cut one": (damaged()[:200], "not a complete cosign key"),
+    "padding within it": (damaged().replace("\neyJr", "\neyJr="), "not a complete cosign key"),
     "another cipher": (damaged(cipher={"name": "none", "nonce": ""}), "not a complete cosign key"),
     "blanks in the text": (damaged(ciphertext=f" {CIPHERTEXT}"), "not a complete cosign key"),
     "no text": (damaged(ciphertext=None), "not a complete cosign key"),

@@ -89,6 +89,8 @@ class Failing(Processes):
         self.said = message
 
     def capture(self, argv: Sequence[Any], **_: Any) -> Completed:
+        if self.said.startswith("exit status"):
+            raise StepFailed(f"cosign public-key: {self.said}")
         again = f"error during command execution: {self.said}"
         tail = f"Error: {self.said}\n{again}".splitlines()
         raise StepFailed(f"{argv} failed", tail=tail)
@@ -265,6 +267,7 @@ def test_a_reason_of_several_lines_is_kept() -> None:
         ("pkcs11: could not find a slot", "list-tokens"),
         ("unknown flag: --signing-config", "install cosign 3"),
         ("AccessDeniedException", ""),
+        ("exit status 2", ""),
     ],
 )
 def test_what_cosign_says_is_told_once(message: str, hint: str) -> None:

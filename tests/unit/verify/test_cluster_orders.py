@@ -214,9 +214,10 @@ def test_a_machine_is_examined_once_until_an_order_fails(
 def test_a_process_that_ends_without_a_result_is_a_failure(program: Path) -> None:
     write(program, "echo Traceback", "exit 3")
     result = OrderResult.read(task.run_order("the order", lambda: True, lambda _: None))
-    assert result.failure == Failure(
+    failure = Failure(
         message="the order: exit status 3", tail=("Traceback",), exit_code=4, cause="machine"
     )
+    assert result == OrderResult(failure=failure, seconds=0)
 
 
 def test_an_order_that_is_not_wanted_any_more_is_ended(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import subprocess
-import threading
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -323,12 +323,10 @@ def test_proc_is_read(tmp_path: Path) -> None:
     assert [one.share_since(before) for one in odd] == [0.0, 1.0]
 
 
-def test_others_are_watched_for_a_while(tmp_path: Path) -> None:
+def test_others_are_watched_for_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = proc(tmp_path, busy=100, idle=300)
-    later = threading.Timer(0.05, lambda: proc(tmp_path, busy=130, idle=310))
-    later.start()
-    assert busy_share(0.3, folder) == 0.75
-    later.join()
+    monkeypatch.setattr(time, "sleep", lambda _: proc(tmp_path, busy=130, idle=310))
+    assert busy_share(folder) == 0.75
 
 
 class OneGpu(Gpus):
@@ -363,9 +361,10 @@ def test_gpus_are_asked_once_for_all_rounds() -> None:
 
 def test_a_run_is_sampled_to_its_completion(tmp_path: Path) -> None:
     gpus = OneGpu()
-    sampler = Sampler(gpus, interval_s=0.01, proc=proc(tmp_path, busy=0, idle=100))
+    sampler = Sampler(gpus, interval_s=0.0125, proc=proc(tmp_path, busy=0, idle=100))
     with sampler:
         proc(tmp_path, busy=60, idle=220, available=1)
+        time.sleep(0.02)
     use = sampler.use
     assert (use.cpu, use.memory_bytes, use.gpus) == (0.3333, 3 << 30, gpus.look())
     assert use.no_gpus == ""

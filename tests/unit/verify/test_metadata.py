@@ -227,7 +227,10 @@ CASES: dict[str, tuple[Callable[[Made], object], str]] = {
     ),
     "an environment that behaves": (with_variable, "does not set exactly the image's"),
     "a variable less": (
-        with_sif(f"{ENV}/10-docker2singularity.sh", '#!/bin/sh\nexport PATH="/bin"'),
+        with_sif(
+            f"{ENV}/10-docker2singularity.sh",
+            '#!/bin/sh\nexport PATH="/bin"\nexport A=1\nexport B=2',
+        ),
         "10-docker2singularity.sh does not set exactly",
     ),
     "a script more": (

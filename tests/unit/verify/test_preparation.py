@@ -49,7 +49,7 @@ def prepared(
     planned = image(machine.root / "project", bases=[based], arch=("ppc64le",))
     options = BuildSettings(
         project=machine.root / "project",
-        out=machine.root / "out",
+        out=machine.root / "of/project",
         engine=engine,
         formats=("oci",),
         native_tools=native_tools,

@@ -50,8 +50,15 @@ class Answers(Processes):
         self.users: dict[str, str | None] = {}
 
     def capture(
-        self, argv: Sequence[Any], *, user: str | None = None, check: bool = True, **_: Any
+        self,
+        argv: Sequence[Any],
+        *,
+        timeout_s: float,
+        user: str | None = None,
+        check: bool = True,
+        **_: Any,
     ) -> Completed:
+        assert timeout_s in {20, 60, 120}
         words = [Path(str(argv[0])).name, *map(str, argv[1:])]
         self.users[words[0]] = user
         for known, text in self.answers.items():
@@ -81,7 +88,7 @@ def a_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Too
 
 
 def start(launcher: str = "mpirun", **options: Any) -> Start:
-    return Start(**{"launcher": launcher, "ranks": 4, "timeout_s": 90, **options})
+    return Start(**{"launcher": launcher, "ranks": 4, "timeout_s": 90, "nodes": 0, **options})
 
 
 def words(launcher: Launcher) -> list[str]:
@@ -425,8 +432,9 @@ def judging(host: Callable[..., Tools], tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_ranks_that_are_whole_pass(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMPI_MCA_pml", "ucx")
-    outcome, started_by = judge()
+    outcome, started_by = judge(duration_s=1.23456)
     assert (outcome.check, outcome.outcome) == ("mpi-hybrid-mpirun", PASSED)
+    assert outcome.duration_s == 1.235
     assert outcome.reason == f"{FINDING}; started by mpirun of Open MPI 4.1.4"
     assert (outcome.data["ranks"], outcome.output) == (4, "")
     assert outcome.data["tuning"] == {"OMPI_MCA_pml": "ucx", "PMIX_MCA_gds": "hash"}

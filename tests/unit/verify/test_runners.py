@@ -215,7 +215,7 @@ def test_a_device_specification_is_looked_for(tmp_path: Path) -> None:
     assert cdi_problem(folders).startswith(missing)
     (tmp_path / "other.yaml").write_text('cdiVersion: "0.5.0"\nkind: vendor.com/net\n')
     assert cdi_problem(folders)
-    (tmp_path / "nvidia.yaml").write_text('cdiVersion: "0.5.0"\nkind: nvidia.com/gpu\n')
+    (tmp_path / "nvidia.yaml").write_bytes(b'# \xff\ncdiVersion: "0.5.0"\nkind: nvidia.com/gpu\n')
     assert cdi_problem(folders) == ""
     assert cdi_problem(folders, kind="*.json")
 
