@@ -23,7 +23,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import NoReturn
 
 _KILLED_S = 5.0  # for killed processes to end; the kernel may still write to a slow disk
@@ -72,11 +71,11 @@ def descendants(pid: int) -> list[int]:
     """Return the processes below `pid`: by parent, or by session if they were re-parented."""
     children: dict[int, list[int]] = {}
     session: list[int] = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit() and (fields := _fields(int(entry.name))):
-            children.setdefault(int(fields[1]), []).append(int(entry.name))
+    for one in _processes():
+        if fields := _fields(one):
+            children.setdefault(int(fields[1]), []).append(one)
             if int(fields[3]) == pid:
-                session.append(int(entry.name))
+                session.append(one)
     below = dict.fromkeys(session)
     todo = [pid, *session]
     while todo:
@@ -85,6 +84,15 @@ def descendants(pid: int) -> list[int]:
                 below[child] = None
                 todo.append(child)
     return [one for one in below if one != pid]
+
+
+def left_behind(pid: int) -> list[int]:
+    """Return the processes below `pid`, which has ended: all are in or below its session."""
+    for one in _processes():
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            if os.getsid(one) == pid:
+                return descendants(pid)
+    return []
 
 
 def is_alive(pid: int) -> bool:
@@ -130,9 +138,14 @@ def _fields(pid: int) -> list[str]:
 
 def _text(pid: int, name: str) -> str:
     try:
-        return Path(f"/proc/{pid}/{name}").read_text(errors="replace")
+        with open(f"/proc/{pid}/{name}", errors="replace") as file:  # noqa: PTH123 - `main` starts fast
+            return file.read()
     except OSError:
         return ""
+
+
+def _processes() -> list[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]  # noqa: PTH208
 
 
 def main() -> NoReturn:
@@ -157,8 +170,10 @@ def main() -> NoReturn:
     pid = status = 0
     while pid != child.pid:
         pid, status = os.wait()
-    end_all_below(os.getpid())
-    with contextlib.suppress(ChildProcessError):  # there are no more
+    with contextlib.suppress(ChildProcessError):  # there are no more: all orphans come here
+        while os.waitpid(-1, os.WNOHANG) != (0, 0):
+            pass
+        end_all_below(os.getpid())
         while os.waitpid(-1, os.WNOHANG) != (0, 0):
             pass
     if os.WIFSIGNALED(status):

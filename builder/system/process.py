@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import IO
 
 from builder.model.errors import Interrupted, MissingPrerequisite, StepFailed
-from builder.system.descendants import descendants, end_tree, signal_all, waiting_below
+from builder.system.descendants import end_tree, left_behind, signal_all, waiting_below
 from builder.system.terminal import Reader, lines_of
 
 TAIL_LINES = 30
@@ -148,7 +148,7 @@ class Processes:
                 stderr, stdout = Reader(child.stderr), Reader(child.stdout)
                 returncode = child.wait()
                 # Processes that it left in its session may hold the pipes open.
-                signal_all(descendants(child.pid), signal.SIGKILL)
+                signal_all(left_behind(child.pid), signal.SIGKILL)
                 output, errors = stdout.text(GRACE_S), stderr.text(GRACE_S)
         self._raise_if_stopping()
         if check and (returncode or deadline.expired):
