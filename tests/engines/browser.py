@@ -69,6 +69,9 @@ class Browser:
         options = (
             *("--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"),  # root's, too
             *("--no-first-run", "--disable-extensions", "--disable-background-networking"),
+            # One process shows all pages, of one site: to start one takes longer than to show them.
+            *("--process-per-site", "--renderer-process-limit=1", "--disable-site-isolation-trials"),
+            "--disable-features=SpareRendererForSitePerProcess,BackForwardCache",
             *("--remote-debugging-pipe", f"--user-data-dir={home}"),
         )
         reads, self._to = os.pipe()
