@@ -320,7 +320,7 @@ def one(maker: Maker, number: int, seed: int, plant: Plant | None) -> tuple[str,
     """
     rng = random.Random(f"{seed} {number} {plant and plant.__name__}")
     image = sound_image(ARCHITECTURES[number % len(ARCHITECTURES)], number, rng)
-    planted = plant(image, rng, dict(maker.bases)) if plant else None
+    planted = plant(image, rng, maker.bases) if plant else None
     folder = maker.make(planted.image if planted else image)
     if planted and planted.after:
         planted.after(folder)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
+import functools
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -59,30 +60,35 @@ def unproven(host: str, namespace: str = "site", key: PublicKey | None = None) -
     found: list[str] = []
     for recipe in RECIPES:
         registry = repository(host, recipe, namespace)
+        known: dict[str, list[str]] = {}  # a release has several tags
         for tag in sorted(own_tags(registry)):
             index, parsed = registry.document(tag)
-            some = parsed["manifests"]
-            found += [] if len(some) == 2 else [f"{tag}: {len(some)} architectures"]
-            found += [f"{tag}: {text}" for text in unsigned(registry, index.digest, key, ())]
-            for one in some:
-                found += [f"{tag}: {text}" for text in lacking(registry, one["digest"], key)]
+            if index.digest not in known:
+                known[index.digest] = _unproven(registry, index.digest, parsed["manifests"], key)
+            found += [f"{tag}: {text}" for text in known[index.digest]]
     return found
+
+
+def _unproven(
+    registry: Registry, index: str, images: Sequence[Mapping[str, Any]], key: PublicKey | None
+) -> list[str]:
+    found = [] if len(images) == 2 else [f"{len(images)} architectures"]
+    found += unsigned(registry, index, key, ())
+    return found + [text for one in images for text in lacking(registry, one["digest"], key)]
 
 
 def lacking(registry: Registry, digest: str, key: PublicKey | None = None) -> list[str]:
     """The blobs and the proof that an image lacks; of the proof, also that a key signed it."""
-    found = [f"no {blob}" for blob in blobs_of(registry, digest) if not registry.has_blob(blob)]
+    is_there = functools.cache(registry.has_blob)
+    found = [f"no {blob}" for blob in blobs_of(registry.manifest(digest)) if not is_there(blob)]
     referring = registry.referrers(digest)
     kinds = sorted(one.artifact_type for one in referring)
     if kinds != sorted([SIF, TARBALL, *(_SIGNED if key else _UNSIGNED)]):
         found.append(f"proof: {kinds}")
     for one in referring:
-        assert json.loads(registry.manifest(one))["subject"]["digest"] == digest
-        found += [
-            f"no {blob} of proof"
-            for blob in blobs_of(registry, one.digest)
-            if not registry.has_blob(blob)
-        ]
+        content = registry.manifest(one)
+        assert json.loads(content)["subject"]["digest"] == digest
+        found += [f"no {blob} of proof" for blob in blobs_of(content) if not is_there(blob)]
     return found + unsigned(registry, digest, key, STATEMENTS)
 
 
@@ -111,16 +117,16 @@ def attached(registry: Registry, digest: str) -> Iterator[ProofManifest]:
     tags = (signature_tag(digest), attestation_tag(digest))
     for name in (*(referrer.digest for referrer in registry.referrers(digest)), *tags):
         with contextlib.suppress(NotThere):
-            _, manifest = registry.document(name)
-            layers = manifests.descriptors(manifest, "layers", name)
+            manifest = registry.manifest(name)
+            layers = manifests.descriptors(json.loads(manifest), "layers", name)
             some = [one for one in layers if one.media_type not in (SIF, TARBALL)]
             blobs = {one.digest: registry.small_blob(one) for one in some}
             tag = name if name in tags else ""
-            yield ProofManifest(manifest=registry.manifest(name), blobs=blobs, tag=tag)
+            yield ProofManifest(manifest=manifest, blobs=blobs, tag=tag)
 
 
-def blobs_of(registry: Registry, digest: str) -> list[str]:
-    parsed: dict[str, Any] = json.loads(registry.manifest(digest))
+def blobs_of(manifest: bytes) -> list[str]:
+    parsed: dict[str, Any] = json.loads(manifest)
     return [one["digest"] for one in (parsed["config"], *parsed["layers"])]
 
 

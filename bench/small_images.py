@@ -12,6 +12,7 @@ import gzip
 import hashlib
 import io
 import json
+import pickle
 import random
 import re
 import shutil
@@ -39,6 +40,7 @@ from builder.compile.spec.driver import singularity_sections
 from builder.model import FORMATS
 from builder.model.architectures import ARCHITECTURES
 from builder.model.manifest import FILES, MANIFEST, SCHEMA
+from builder.system.locks import locked
 
 PROJECT = Path(__file__).resolve().parents[1]
 CHECKS = "opt/build-images/checks"
@@ -124,9 +126,36 @@ class Base:
     things: Mapping[str, Node]
 
 
+class Bases(dict[str, Base]):
+    """Bases by architecture, each cut out of an image when it is first asked for.
+
+    What was cut is kept beside the image, for other processes with the same image.
+    """
+
+    def __init__(self, images: Mapping[str, Path], work: Path) -> None:
+        super().__init__()
+        self._images, self._work = images, work
+
+    def __missing__(self, arch: str) -> Base:
+        image, work = self._images[arch], self._work / arch
+        work.mkdir(parents=True, exist_ok=True)
+        name = hashlib.sha256(Path(__file__).read_bytes())
+        name.update(read_layout(image / FILES["oci"]).digest.encode())
+        kept = image.parent / f".small-base-{name.hexdigest()[:16]}"
+        with locked(image.parent, kept.name):
+            if not kept.exists():
+                made = base_of(image, work)
+                partial = kept.with_suffix(".partial")
+                partial.write_bytes(pickle.dumps((made, made.blob.read_bytes())))
+                partial.rename(kept)
+        found, content = pickle.loads(kept.read_bytes())
+        self[arch] = dataclasses.replace(found, blob=work / found.blob.name)
+        self[arch].blob.write_bytes(content)
+        return self[arch]
+
+
 def base_of(image: Path, work: Path) -> Base:
     """Cut the base of small images out of the image in an output folder."""
-    work.mkdir(parents=True, exist_ok=True)
     layout = read_layout(image / FILES["oci"])
     nodes = flatten.flattened(unpack(layout, work / "plain").layout)
     things = {path: _thing(nodes[path]) for path in sorted(_wanted(nodes))}
@@ -271,7 +300,7 @@ def _random_things(rng: random.Random) -> dict[str, Node]:
 class Maker:
     """Packs small images below `out`; `bases` are by architecture."""
 
-    bases: Mapping[str, Base]
+    bases: Bases
     out: Path
     work: Path
     tools: Tools
@@ -350,8 +379,7 @@ def maker_in(work: Path, images: Mapping[str, Path], tools: Tools) -> Maker:
     (work / "sif").mkdir()
     if tools.ordinary_user:
         shutil.chown(work / "sif", tools.ordinary_user)
-    bases = {arch: base_of(folder, work / arch) for arch, folder in images.items()}
-    return Maker(bases=bases, out=work / "out", work=work, tools=tools)
+    return Maker(bases=Bases(images, work), out=work / "out", work=work, tools=tools)
 
 
 def _manifest(small: Small, folder: Path) -> dict[str, object]:

@@ -23,7 +23,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import NoReturn
 
 _KILLED_S = 5.0  # for killed processes to end; the kernel may still write to a slow disk
@@ -137,13 +136,14 @@ def _fields(pid: int) -> list[str]:
 
 
 def _text(pid: int, name: str) -> str:
-    return text_of(Path(f"/proc/{pid}/{name}"))
+    return text_of(f"/proc/{pid}/{name}")
 
 
-def text_of(file: Path) -> str:
+def text_of(file: str | os.PathLike[str]) -> str:
     """Return the text of a file, as in /proc; empty if it cannot be read."""
     try:
-        return file.read_text(errors="replace")
+        with open(file, errors="replace") as stream:  # noqa: PTH123 - `main` starts without pathlib
+            return stream.read()
     except OSError:
         return ""
 
@@ -170,8 +170,10 @@ def main() -> NoReturn:
     pid = status = 0
     while pid != child.pid:
         pid, status = os.wait()
-    end_all_below(os.getpid())
-    with contextlib.suppress(ChildProcessError):  # there are no more
+    with contextlib.suppress(ChildProcessError):  # there are no more: all orphans come here
+        while os.waitpid(-1, os.WNOHANG) != (0, 0):
+            pass
+        end_all_below(os.getpid())
         while os.waitpid(-1, os.WNOHANG) != (0, 0):
             pass
     if os.WIFSIGNALED(status):

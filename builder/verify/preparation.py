@@ -56,7 +56,7 @@ def prepare(
     processes = Processes(echo=progress.echo if options.verbose else None)
     home = Home.of_environment()
     tools = Tools(processes=processes, home=home)
-    mirror = None
+    mirror, versions = None, {}
     if todo:
         options.out.mkdir(parents=True, exist_ok=True)
         home.path.mkdir(parents=True, exist_ok=True)
@@ -67,7 +67,8 @@ def prepare(
         tools = held.enter_context(downloading(tools, home, plan.images, progress, options))
         if not options.offline:
             mirror = _machine_mirror([image.base for image in local], progress)
-    versions = machine.versions if machine else {}
+        known = machine.versions if machine else {}
+        versions = dict(known) or versions_of(tools, options.engine, diagnosis)
     return Run(
         settings=options,
         tools=tools,
@@ -75,7 +76,7 @@ def prepare(
         mirror=mirror,
         progress=progress,
         host=host_facts(),
-        versions=versions or versions_of(tools, options.engine) if todo else {},
+        versions=versions,
         declared=project_digests(options.project) if todo else {},
     )
 
@@ -139,10 +140,17 @@ def examined(tools: Tools) -> examination.Diagnosis:
     )
 
 
-def versions_of(tools: Tools, engine: str) -> dict[str, str]:
-    """Return the versions of the programs that affect the result."""
+def versions_of(
+    tools: Tools, engine: str, diagnosis: examination.Diagnosis | None = None
+) -> dict[str, str]:
+    """Return the versions of the programs that affect the result; a diagnosis knows most."""
     names = ["mmdebstrap", "apptainer", "ch-run", "buildah"]
-    versions = {name: tools.version(name) for name in names if tools.has(name)}
+    known = diagnosis.items if diagnosis else {}
+    versions = {
+        name: str(known[name].data["version"]) if name in known else tools.version(name)
+        for name in names
+        if tools.has(name)
+    }
     if engine == "docker":
         versions["docker"] = ENGINES["docker"](tools).version()
     if tools.has("qemu-ppc64le"):

@@ -23,6 +23,7 @@ import pytest
 from builder.system.home import Home
 
 TIMEOUT_S = 120.0
+_OTHER_PROCESSES = "SpareRendererForSitePerProcess,BackForwardCache"
 
 
 class _Handler(http.server.SimpleHTTPRequestHandler):
@@ -69,6 +70,9 @@ class Browser:
         options = (
             *("--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"),  # root's, too
             *("--no-first-run", "--disable-extensions", "--disable-background-networking"),
+            # One process shows all pages: to start one takes longer than to show a page.
+            *("--process-per-site", "--renderer-process-limit=1"),
+            *("--disable-site-isolation-trials", f"--disable-features={_OTHER_PROCESSES}"),
             *("--remote-debugging-pipe", f"--user-data-dir={home}"),
         )
         reads, self._to = os.pipe()
