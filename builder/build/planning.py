@@ -35,16 +35,19 @@ def load_plan(project: Path, selection: Selection, *, may_be_empty: bool = False
     return plan_of(loaded, selection, may_be_empty=may_be_empty)
 
 
-def plan_of_image(project: Path, manifest: Manifest) -> Plan:
-    """Return the plan of a manifest's image, found by its cell; raises as `load_plan` does."""
+def image_of(project: Path, manifest: Manifest) -> PlannedImage | None:
+    """Return a manifest's image as its project plans it, found by its cell; None if it does not."""
     cell = manifest.cell
     selection = Selection(
-        images=(manifest.image,),
         patterns={axis: (cell.axis(axis),) for axis in ("recipe", *AXES)},
         flavours=(cell.flavour,),
         cpu_targets=(cell.cpu,),
     )
-    return load_plan(project, selection)
+    try:
+        images = load_plan(project, selection).images
+    except EmptySelection:
+        return None
+    return next((image for image in images if image.identifier == manifest.image), None)
 
 
 def compiled(project: Path, plan: Plan) -> list[Spec]:
@@ -89,11 +92,10 @@ def unchanged_spec(project: Path, manifest: Manifest) -> Spec:
     """Return the spec of an image; raise `BadInput` if the project now gives a different one."""
     name = manifest.image
     hint = f"use the project as it was then, or build the image again: build-images --image {name}"
-    try:
-        plan = plan_of_image(project, manifest)
-    except EmptySelection as error:
-        raise BadInput(f"{name}: the project has no such image any more", hint=hint) from error
-    [spec] = compiled(project, plan)
-    if spec.image.content_key != manifest.content_key:
+    image = image_of(project, manifest)
+    if image is None:
+        raise BadInput(f"{name}: the project has no such image any more", hint=hint)
+    if image.content_key != manifest.content_key:
         raise BadInput(f"{name}: its recipes, base or checks changed since it was built", hint=hint)
+    [spec] = compiled(project, Plan(images=(image,), left_out=()))
     return spec

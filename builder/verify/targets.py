@@ -19,7 +19,7 @@ from pathlib import Path
 
 from builder.artifacts.manifests import FOLDER
 from builder.artifacts.tree import TreeEntry
-from builder.build.planning import plan_of_image
+from builder.build.planning import image_of
 from builder.compile.spec.image_scripts import check_files, script_of
 from builder.load.site import layers_of
 from builder.model import FAILED, NONE, SKIPPED, Outcome, PlannedImage, agreement
@@ -176,13 +176,12 @@ def lacking_mpi(target: ProofTarget) -> tuple[Outcome, ...]:
 def expected_target(project: Path, manifest: Manifest) -> ProofTarget | None:
     """Return an image as its project describes it; None if the project would build another."""
     try:
-        plan = plan_of_image(project, manifest)
+        image = image_of(project, manifest)
     except (BuildImagesError, OSError, LookupError, TypeError):
-        return None  # no project here, or none with such an image
-    for image in plan.images:
-        if (image.identifier, image.content_key) == (manifest.image, manifest.content_key):
-            return target_of(image, harness_digests(image, project))
-    return None
+        return None  # no project here
+    if image is None or image.content_key != manifest.content_key:
+        return None
+    return target_of(image, harness_digests(image, project))
 
 
 def harness_digests(image: PlannedImage, project: Path) -> dict[str, str]:

@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from fake_registry import Fake, fake_registry
 
+from builder.load import document
+
 HERE = Path(__file__).parent
 # Tests take helpers from other rooms' tests, whichever files are run.
 sys.path += [str(folder) for folder in sorted(HERE.iterdir()) if folder.is_dir()]
@@ -35,6 +37,27 @@ def _derive_each_key_once() -> Iterator[None]:
     """A third of a second goes into each key that is derived from a password, as it should."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(hashlib, "scrypt", functools.cache(hashlib.scrypt))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _parse_each_text_once() -> Iterator[None]:
+    """Hundreds of tests load the shipped project; what its files are parsed into is frozen."""
+    parse, known = document.parse_bytes, dict[tuple[bytes, str], document.Node]()
+
+    def parsed(
+        data: bytes, file: str, faults: document.Faults, *, if_empty: str = ""
+    ) -> document.Node | None:
+        if (data, file) in known:
+            return known[data, file]
+        before = len(faults.found)
+        node = parse(data, file, faults, if_empty=if_empty)
+        if node and len(faults.found) == before:
+            known[data, file] = node
+        return node
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(document, "parse_bytes", parsed)
         yield
 
 
