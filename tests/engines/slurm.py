@@ -26,15 +26,13 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from harness import run_program
+from launching import YIELD
 
 PROGRAMS = (
     *("munged", "slurmctld", "slurmd", "unshare"),
     *("srun", "sinfo", "squeue", "scancel", "scontrol"),
 )
 NODES = ("n1", "n2")
-# Ranks that wait spin, and keep the few processors from the rank that they wait for. mpirun knows
-# when there are more ranks than processors, and lets them yield; srun does not.
-_YIELD = {"OMPI_MCA_mpi_yield_when_idle": "1"}
 _READY_S = 60.0
 _GRACE_S = 10.0
 
@@ -82,7 +80,7 @@ def two_nodes() -> Iterator[dict[str, str]]:
         folder = Path(name)
         folder.chmod(0o755)
         configuration = _configure(folder)
-        environment = {"SLURM_CONF": str(configuration), **_YIELD}
+        environment = {"SLURM_CONF": str(configuration), **YIELD}
         with contextlib.ExitStack() as daemons:
             _start(daemons, folder, _munged(folder), "munged")
             _wait_for(folder, (folder / "munge.socket").exists, "munged")
