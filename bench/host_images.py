@@ -32,10 +32,12 @@ _SINGLETONS = ("orted", "ssh")  # which a process without a launcher starts, and
 _ACCOUNTS = ("etc/passwd", "etc/group", "etc/ld.so.conf")
 _OPEN_MPI = (
     *("etc/openmpi", "etc/libibverbs.d", "usr/share/openmpi", "usr/share/pmix"),
-    *(f"{_LIBRARIES}/{name}" for name in ("openmpi", "pmix2", "hwloc", "ucx", "libibverbs")),
+    *(f"{_LIBRARIES}/{name}" for name in ("openmpi", "pmix2", "ucx", "libibverbs")),
     # Loaded by name while a program runs.
     *(f"{_LIBRARIES}/{name}" for name in ("libnss_files.so.2", "libmunge.so.2")),
 )
+# No rank reads them. The plugins of hwloc are left out, too: one needs 30 MB of Unicode's tables.
+_FOR_COMPILERS = re.compile(r"/include/|\.(a|la|h|mod|pc)$")
 _BASE = (
     *(*PROGRAMS, "seq", "dd", "date", "echo", "touch", "mkdir", "chmod", "cp", "mv", "ln", "test"),
     *("rmdir", "stat", "getent", "tee", "sha256sum", "chown", "mkfifo"),
@@ -92,9 +94,13 @@ def write_base(target: Path) -> None:
 
 
 def _things(names: Iterable[str], more: dict[str, Path]) -> Iterator[tuple[str, Node]]:
-    """The files by their paths in the image, with the libraries that they need."""
-    files = {str(path): path for name in names for path in _below(Path("/", name))} | more
-    files |= {str(path): path for path in _needed(files.values())}
+    """The files by their paths in the image, with the libraries that they need.
+
+    Each is where it is on this host, and links to it are links.
+    """
+    files = {str(path): path for name in names for path in _below(Path("/", name))}
+    files |= {str(path): path for path in _needed([*files.values(), *more.values()])}
+    files |= {str(path.resolve()): path for path in files.values()} | more
     folders = {f"/{name}" for name in _FOLDERS}
     folders |= {str(parent) for path in (*files, *folders) for parent in Path(path).parents}
     for path in folders - {"/"}:
@@ -103,13 +109,17 @@ def _things(names: Iterable[str], more: dict[str, Path]) -> Iterator[tuple[str, 
     for name, target in _LINKS.items():
         yield name, Node(kind=tarfile.SYMTYPE, target=target, mode=0o777)
     for path, file in files.items():
-        yield path[1:], Node(data=file.read_bytes(), mode=file.stat().st_mode & 0o777)
+        if (real := str(file.resolve())) != path and real in files:
+            yield path[1:], Node(kind=tarfile.SYMTYPE, target=real, mode=0o777)
+        else:
+            yield path[1:], Node(data=file.read_bytes(), mode=file.stat().st_mode & 0o777)
 
 
 def _below(path: Path) -> Iterable[Path]:
-    """A file, or all files below a folder; nothing where this host has none of it."""
+    """A file, or all files below a folder that programs use; nothing where this host has none."""
     if path.is_dir():
-        return [file for file in path.rglob("*") if file.is_file()]
+        files = (file for file in path.rglob("*") if not _FOR_COMPILERS.search(str(file)))
+        return [file for file in files if file.is_file()]
     return [path] if path.exists() else []
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import gc
 import json
@@ -24,6 +23,7 @@ from harness import (
     PROJECT,
     Ended,
     build_images,
+    folder_of_the_user,
     home_of_its_own,
     need,
     passed,
@@ -155,16 +155,6 @@ def two_nodes() -> Iterator[dict[str, str]]:
         pytest.skip(why)
     with slurm.two_nodes() as environment:
         yield environment
-
-
-@contextlib.contextmanager
-def folder_of_the_user(tools: Tools) -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(dir=tools.home.work, prefix="test-") as name:
-        folder = Path(name)
-        folder.chmod(0o755)
-        if tools.ordinary_user:
-            shutil.chown(folder, tools.ordinary_user)
-        yield folder
 
 
 @pytest.fixture(scope="session")

@@ -168,6 +168,17 @@ def small_disk(place: Path, size: str = "2m") -> Iterator[Path]:
 
 
 @contextlib.contextmanager
+def folder_of_the_user(tools: Tools) -> Iterator[Path]:
+    """A folder that the ordinary user can write to, on the file system of the builder's home."""
+    with tempfile.TemporaryDirectory(dir=tools.home.work, prefix="test-") as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        if tools.ordinary_user:
+            shutil.chown(folder, tools.ordinary_user)
+        yield folder
+
+
+@contextlib.contextmanager
 def home_of_its_own(tools: Tools) -> Iterator[Path]:
     """A home with this machine's tools and nothing else."""
     folder = Path(tempfile.mkdtemp(prefix="build-images-", dir="/var/tmp"))

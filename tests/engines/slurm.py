@@ -26,6 +26,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from harness import run_program
+from launching import YIELD
 
 PROGRAMS = (
     *("munged", "slurmctld", "slurmd", "unshare"),
@@ -79,7 +80,7 @@ def two_nodes() -> Iterator[dict[str, str]]:
         folder = Path(name)
         folder.chmod(0o755)
         configuration = _configure(folder)
-        environment = {"SLURM_CONF": str(configuration)}
+        environment = {"SLURM_CONF": str(configuration), **YIELD}
         with contextlib.ExitStack() as daemons:
             _start(daemons, folder, _munged(folder), "munged")
             _wait_for(folder, (folder / "munge.socket").exists, "munged")

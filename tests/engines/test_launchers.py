@@ -33,7 +33,7 @@ from harness import (
     sample,
 )
 from host_images import rank_image
-from launching import launched, need_open_mpi_4, only, verify
+from launching import YIELD, launched, need_open_mpi_4, only, verify
 from planted_ranks import RankDefect, plant
 from projects import copy_of_project
 
@@ -126,8 +126,7 @@ def test_slurm_starts_the_ranks_on_two_nodes(
     arch: str, images: dict[str, Path], two_nodes: dict[str, str]
 ) -> None:
     emulated = arch != os.uname().machine
-    # Four ranks that wait by spinning keep two processors from the rank that they wait for.
-    tuning = OVER_LIBFABRIC if emulated else {"OMPI_MCA_mpi_yield_when_idle": "1"}
+    tuning = OVER_LIBFABRIC if emulated else YIELD
     words = ["--launcher", "srun", "--ranks", "4", "--nodes", "2", "--timeout", "300"]
     bind = [] if emulated else ["--bind-mpi", "auto"]
     done = passed(build_images("verify", images[arch], *words, *bind, env={**two_nodes, **tuning}))
@@ -209,7 +208,7 @@ DEFECTS = {
     "sum": RankDefect(kind="sum", rank=2, place=0),
     "noise": RankDefect(kind="noise"),
     "lose": RankDefect(kind="lose", rank=3),
-    # Ranks that wait for another spin, and keep processors from all other tests: here none waits.
+    # None waits for another; in "wait", all but one do.
     "hang": RankDefect(kind="hang"),
     "wait": RankDefect(kind="hang", rank=1),
 }

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from harness import LONG, build_images, copy_of, passed
-from launching import launched, need_open_mpi_4, verify
+from launching import YIELD, launched, need_open_mpi_4, verify
 
 from builder.build.engines import Tools
 
@@ -28,7 +28,8 @@ def test_the_hosts_library_is_loaded_in_the_place_of_the_images(own_image: Path)
     """The image has Open MPI 5.0, the host 4.1: the version tells as much as the file does."""
     need_open_mpi_4()
     runners = [] if LONG else ["--runner", "apptainer"]
-    passed(build_images("verify", own_image, "--launcher=mpirun", "--bind-mpi=auto", *runners))
+    words = ("--launcher=mpirun", "--bind-mpi=auto", *runners)
+    passed(build_images("verify", own_image, *words, env=YIELD))
     found = launched(own_image, "mpi-bind-mpirun")
     assert sorted(found) == (["charliecloud", "sif"] if LONG else ["sif"])
     for name, one in found.items():

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import slurm
-from harness import build_images, passed, run_program
+from harness import build_images, folder_of_the_user, passed, run_program
 
 from builder.build.engines import Tools
 
@@ -22,12 +22,13 @@ CRASH_IN_INIT = re.compile(r"mca_pml_ob1_recv_frag_callback_match.*ompi_mpi_init
 MOST_CRASHES = 2
 
 
-@pytest.fixture(name="scripts")
-def _scripts(shared_folder: Path) -> Path:
+@pytest.fixture(name="scripts", scope="module")
+def _scripts(tools: Tools) -> Iterator[Path]:
     """The folder of the image's scripts, which look for it beside them."""
-    words = ("--registry=quay.io/site", "--output", shared_folder, "--folder", shared_folder)
-    passed(build_images("site-files", *words, f"--image={IMAGE}"))
-    return shared_folder / IMAGE
+    with folder_of_the_user(tools) as folder:
+        words = ("--registry=quay.io/site", "--output", folder, "--folder", folder)
+        passed(build_images("site-files", *words, f"--image={IMAGE}"))
+        yield folder / IMAGE
 
 
 Submit = Callable[..., tuple[int, str]]
