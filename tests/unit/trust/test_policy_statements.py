@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import random
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -213,6 +214,14 @@ def test_evidence_that_contradicts_itself_or_lacks_something_is_malformed(
     document = evidence()
     change(document)
     assert "malformed" in proof_of(document, key="k", digest="").fault
+
+
+def test_all_contradictions_of_evidence_are_told() -> None:
+    document = evidence()
+    ends_before_it_begins(document)
+    saw_another_architecture(document)
+    fault = proof_of(document, key="k", digest="").fault
+    assert re.search("it ended at .*, before it began at .*; mpi saw s390x, expected ", fault)
 
 
 def test_provenance_and_bill() -> None:
