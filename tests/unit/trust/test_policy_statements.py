@@ -221,7 +221,7 @@ def test_all_contradictions_of_evidence_are_told() -> None:
     ends_before_it_begins(document)
     saw_another_architecture(document)
     fault = proof_of(document, key="k", digest="").fault
-    assert re.search("it ended at .*, before it began at .*; mpi saw s390x, expected ", fault)
+    assert re.search("it ended at .*, before it began at [^ ;]+; mpi saw s390x, expected ", fault)
 
 
 def test_provenance_and_bill() -> None:
