@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime as dt
 import json
 import random
-import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -221,7 +220,7 @@ def test_all_contradictions_of_evidence_are_told() -> None:
     ends_before_it_begins(document)
     saw_another_architecture(document)
     fault = proof_of(document, key="k", digest="").fault
-    assert re.search("it ended at .*, before it began at [^ ;]+; mpi saw s390x, expected ", fault)
+    assert f"before it began at {run_in(document)['started']}; mpi saw s390x, expected " in fault
 
 
 def test_provenance_and_bill() -> None:
