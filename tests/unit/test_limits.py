@@ -47,7 +47,6 @@ from builder.verify import (
     image_contract,
     launched,
     machine_faults,
-    main_job,
     targets,
 )
 from builder.verify.cluster import connection, executor, slurm, task
@@ -122,11 +121,7 @@ def test_how_much_a_measurement_does() -> None:
     assert [*asdict(programs.EMULATED).values()] == [192, 32, MIB, 100, 64, 2]
 
 
-def test_what_tasks_take_and_how_long_orders_are_waited_for() -> None:
-    """Estimates for a base, a stage, an image, its files and its checks, in this order."""
-    assert [*main_job._EXPECTED_S.values(), main_job._EMULATED] == [30, 60, 30, 25, 20, 5]
-    assert [size / GIB for size in main_job._MEMORY.values()] == [0.5, 1, 1, 0.5, 0.5]
-    assert [size / GIB for size in main_job._DISK.values()] == [1, 2, 3, 2, 1]
+def test_how_long_orders_are_waited_for() -> None:
     assert (task._LOG, task._ENDING_S, executor._ENDING_S) == (64 * KIB, 8, 10)
     assert (task._LIMIT_S, task._FRESH_S) == (24 * 60 * 60, 600)
     assert (connection._ANSWER_S, connection._AT_ONCE, formats._AT_ONCE) == (20, 8, 2)

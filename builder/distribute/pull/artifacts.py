@@ -26,12 +26,12 @@ from builder.model.errors import BadInput, BuildImagesError, Refused
 from builder.model.manifest import FILES
 from builder.model.planned import environment_text
 from builder.registry import MANIFEST, Descriptor
+from builder.registry.manifests import ARTIFACT_TYPES
 from builder.system.files import read_regular
 
 NAMES = {**FILES, "directory": "rootfs"}
 ENVIRONMENT = "ch/environment"  # where ch-run --set-env looks
 _MOUNT_POINTS = ("ch", "dev", "proc", "run", "sys", "tmp")
-_OF_LAYERS = ("oci", "directory")
 
 
 def environment_of(remote: RemoteImage) -> bytes:
@@ -68,7 +68,7 @@ class FormatPacker:
 
     def begin(self) -> None:
         """Start to fetch the layers that the format is made from."""
-        if self.judged.request.format in _OF_LAYERS:
+        if self.judged.request.format not in ARTIFACT_TYPES:
             for name, work in self._fetches():
                 self.cache.coming.ask(name, work, self.judged)
 

@@ -44,11 +44,11 @@ class Order:
     engine: str
     formats: tuple[str, ...]
     epoch: int
-    number: int = 0
-    packed: str = ""
-    native_tools: bool = True
-    offline: bool = False
-    max_index_age: int | None = None
+    number: int
+    packed: str
+    native_tools: bool
+    offline: bool
+    max_index_age: int | None
 
     def text(self) -> str:
         """Return the order as JSON."""

@@ -126,8 +126,8 @@ _ROW = re.compile(r"^(\d+)\s+(\d+(?:\.\d+)?)\s*$", re.MULTILINE)
 def _table(text: str) -> dict[str, object]:
     """Return the rows SIZE VALUE of an OSU micro-benchmark."""
     rows = {int(size): value for size, value in _ROW.findall(text)}
-    values: dict[str, object] = {f"value for {size} bytes": rows[size] for size in rows}
-    return {**values, "value for the largest message": rows.get(max(rows, default=0))}
+    largest = {"value for the largest message": rows[max(rows)]} if rows else {}
+    return {**largest, **{f"value for {size} bytes": rows[size] for size in rows}}
 
 
 def _jobs(text: str) -> dict[str, object]:

@@ -141,7 +141,7 @@ def pip_installs(steps: Iterable[Step], system: PythonTarget) -> Iterator[PipIns
     targets: dict[str, PythonTarget] = {"": system}
     pins: dict[str, dict[str, str]] = {}
     for step in steps:
-        targets.update(_new_environment(step, system))
+        targets.update(_new_environments(step, system))
         words = _install_words(step)
         if words is None:
             continue
@@ -159,13 +159,12 @@ def pip_installs(steps: Iterable[Step], system: PythonTarget) -> Iterator[PipIns
                     installed[canonicalize_name(requirement.name)] = specifier.version
 
 
-def _new_environment(step: Step, system: PythonTarget) -> dict[str, PythonTarget]:
-    """Return the environment that Miniconda's installer makes in a step; venv's have `system`."""
+def _new_environments(step: Step, system: PythonTarget) -> Iterator[tuple[str, PythonTarget]]:
+    """Yield the environment that Miniconda's installer makes in a step; venv's have `system`."""
     if "-p" in step.argv and (match := _MINICONDA.search(" ".join(step.argv))):
         prefix = step.argv[step.argv.index("-p") + 1]
         python = replace(system, python=f"{match[1]}.{match[2]}.0").upgraded()
-        return {posixpath.normpath(prefix): python}
-    return {}
+        yield posixpath.normpath(prefix), python
 
 
 def _install_words(step: Step) -> tuple[str, ...] | None:

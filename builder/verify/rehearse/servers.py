@@ -55,11 +55,15 @@ ReadUrl = Callable[[str], bytes]  # raises `Unavailable`
 
 
 def read_url(
-    url: str, *, accept: str = "*/*", session: requests.Session | None = None, limit: int = 0
+    url: str,
+    *,
+    accept: str = "*/*",
+    session: requests.Session | None = None,
+    limit: int | None = None,
 ) -> bytes:
     """Return the bytes at an `https:`, `http:` or `file:` URL.
 
-    Raises `Unavailable`, also for more bytes than `limit` (0 stands for `LARGEST`).
+    Raises `Unavailable`, also for more bytes than `limit` (by default `LARGEST`).
     """
     name = url.rstrip("/").rpartition("/")[2]
     try:
@@ -91,7 +95,7 @@ def _read_file(path: Path) -> bytes:
     return data
 
 
-def _check_size(size: int, name: str, limit: int = 0) -> None:
+def _check_size(size: int, name: str, limit: int | None = None) -> None:
     most = limit or LARGEST
     if size > most:
         raise Unavailable(f"{name} is larger than {most >> 20} MiB")

@@ -88,6 +88,10 @@ def test_the_workers_of_a_scheduler(
     words = ["workers", "list", "--scheduler", "tls://login1:8786", "--project", str(site)]
     assert main(words) == 0
     compare_with_golden(capsys.readouterr().out, "workers/list.txt")
+    for name, is_told in (("tls://n3", True), ("tls://n2", False)):
+        del found[name]
+        assert main(words) == 0
+        assert ("Stages are shared by" in capsys.readouterr().out) is is_told
     found.clear()
     assert main(words) == 0
     assert capsys.readouterr().out == "the scheduler has no workers\n"
@@ -111,6 +115,7 @@ def test_a_plan_shows_the_workers_and_how_they_differ(
     assert values["sharing_stages"] == {"1.39.3": ["n1"], "1.28.2": ["n2"], "none": ["n3"]}
     rows = {row["address"]: row for row in values["workers"]}
     assert [name for name, row in rows.items() if row["problem"]] == ["tls://n4", "tls://n5"]
+    assert rows["tls://n5"]["gpus"] == 0
     assert rows["tls://n2"] == {
         "address": "tls://n2",
         "machine": "n2",

@@ -94,6 +94,8 @@ END = bytes(1024)
 LONG = "usr/share/" + "a-long-name/" * 20 + "file"
 TARS = {
     "nothing": b"",
+    "an empty header": spoiled(tarfile.TarInfo("x").tobuf(), 156, tarfile.XHDTYPE)
+    + header_of(size=0),
     "the longest path": pax(header_of(size=0), path="/".join(["x" * 200] * 20 + ["x" * 75])),
     "a long name": pax(header_of(size=0), path=LONG),
     "a long folder": pax(header_of(type=tarfile.DIRTYPE, size=0), path=LONG + "/"),
@@ -188,6 +190,8 @@ def test_all_that_is_told_of_headers_that_are_refused() -> None:
     wrong["a number that is none"] = pax(header_of(size=0), uid="x")
     wrong["a size that is none"] = pax(header_of(size=0), size="-1")
     wrong["a record without an end"] = extended(tarfile.XHDTYPE, b"9 a=b")
+    wrong["a record without a name"] = extended(tarfile.XHDTYPE, b"5 =a\n")
+    wrong["a record without a length"] = extended(tarfile.XHDTYPE, b" a=b\n")
     wrong["a larger header"] = extended(tarfile.XHDTYPE, b"1" * ((1 << 20) + 1))
     lines = [f"{name}: {read(data)}: {TOLD.get(data)}\n" for name, data in wrong.items()]
     compare_with_golden("".join(lines), "refused-headers.txt")

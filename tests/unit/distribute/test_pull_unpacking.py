@@ -51,7 +51,8 @@ class M:
         if self.type == tarfile.REGTYPE:
             made.size = len(self.data)
         made.mtime = 1_000_000_000
-        made.pax_headers = {"SCHILY.xattr.user.note": self.note} if self.note else {}
+        names = ("note", "second note") if self.note else ()
+        made.pax_headers = {f"SCHILY.xattr.user.{name}": self.note for name in names}
         return made
 
 

@@ -215,6 +215,14 @@ def test_evidence_that_contradicts_itself_or_lacks_something_is_malformed(
     assert "malformed" in proof_of(document, key="k", digest="").fault
 
 
+def test_all_contradictions_of_evidence_are_told() -> None:
+    document = evidence()
+    ends_before_it_begins(document)
+    saw_another_architecture(document)
+    fault = proof_of(document, key="k", digest="").fault
+    assert f"before it began at {run_in(document)['started']}; mpi saw s390x, expected " in fault
+
+
 def test_provenance_and_bill() -> None:
     provenance: dict[str, Any] = {
         "buildDefinition": {

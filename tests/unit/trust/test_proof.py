@@ -432,7 +432,12 @@ def test_what_is_as_large_as_allowed_is_read_and_embedded() -> None:
 def test_a_classic_manifest_has_as_many_layers_as_are_read() -> None:
     names = [f"{number}" for number in range(attachments.MAX_LAYERS + 1)]
     envelopes = [statements.sealed_envelope(evidence(result=one), our_key()) for one in names]
-    assert len(layers_of(classic_attestations(IMAGE.digest, envelopes[:-1]).manifest)) == 200
+    proof = classic_attestations(IMAGE.digest, envelopes[:-1])
+    digests = [layer.digest for layer in layers_of(proof.manifest)]
+    assert len(digests) == 200
+    config = json.loads(proof.blobs[json.loads(proof.manifest)["config"]["digest"]])
+    unused = {"architecture": "", "os": "", "config": {}}
+    assert config == {**unused, "rootfs": {"type": "layers", "diff_ids": digests}}
     with pytest.raises(Refused, match="201 layers; at most 200 are read"):
         classic_attestations(IMAGE.digest, envelopes)
 

@@ -244,6 +244,10 @@ def test_an_order_says_what_to_do_and_its_entries_get_tags_when_it_counts(bench:
             formats=("oci",),
             epoch=7,
             number=3,
+            packed="",
+            native_tools=True,
+            offline=False,
+            max_index_age=None,
         ),
     )
     assert bench.lines()[-1] == f"{bench.image.identifier}: stage on n1 (x86)"

@@ -44,6 +44,10 @@ ORDER = Order(
     formats=("oci", "sif"),
     epoch=0,
     number=1,
+    packed="",
+    native_tools=True,
+    offline=False,
+    max_index_age=None,
 )
 INTERRUPTION = Failure(message=INTERRUPTED, exit_code=4, cause="machine")
 

@@ -161,6 +161,7 @@ def test_a_run_gets_the_workers_of_its_scheduler(
     run = dataclasses.replace(run, settings=dataclasses.replace(run.settings, out=out))
     if on == "slurm":
         out.mkdir(parents=True)
+    check_on(on, run.settings)
     with with_store(run) as with_its_store, workers_of(on, with_its_store, [spec]) as executor:
         assert [pool.name for pool in executor.pools] == ["power", "x86"]
         noting.joined("tcp://n1", facts(pool="x86"))

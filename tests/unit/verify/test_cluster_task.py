@@ -123,6 +123,11 @@ class Worker:
             engine="fake",
             formats=("oci",),
             epoch=0,
+            number=0,
+            packed="",
+            native_tools=True,
+            offline=False,
+            max_index_age=None,
         )
         return dataclasses.replace(order, **changes)
 

@@ -63,12 +63,15 @@ def test_other_errors_are_shown_as_they_are() -> None:
 
 
 def test_a_fault_of_the_program_ends_one_image_and_says_so() -> None:
+    def deep(levels: int) -> int:
+        return deep(levels - 1) if levels else int("odd")
+
     with pytest.raises(ValueError, match="odd") as raised:
-        int("odd")
+        deep(4)
     shown = main_job._as_error(RUN, "tools-1", raised.value)
     assert isinstance(shown, StepFailed)
     assert shown.message.startswith("unexpected ValueError: invalid literal for int()")
-    assert shown.tail[-1].startswith("ValueError: invalid literal")
+    assert (len(shown.tail), shown.tail[-1][:27]) == (10, "ValueError: invalid literal")
     assert 'int("odd")' in "\n".join(shown.tail)
     assert shown.hint == "this is a fault of build-images itself; please report it"
 

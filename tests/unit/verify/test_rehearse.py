@@ -550,6 +550,7 @@ def test_the_stores_file_is_the_locked_one(tmp_path: Path) -> None:
     source = LockedSource(url="https://a.example/f", file="f", sha256=good, size=3)
     trials = SourceTrials(lambda _: Answer(has=None), lambda _: path)
     lost = not_tried("sources", source.url, "it is not in the store")
+    assert {lost.line, passed("", "", "").line, failed("", "", "").line} == {0}
     assert [*trials.locked([source])] == [lost]
     for text, judged, words in (("abc", passed, "matches"), ("abd", failed, "differs from")):
         path.write_text(text)

@@ -43,6 +43,7 @@ def patched(root: Path, command: str, text: str | None = FIX) -> SourceWorkspace
         "git apply /usr/local/src/fix.patch",
         "patch -p1 -i own.patch",
         "patch -d sub -p2 < /usr/local/src/fix.patch",
+        "patch -p1 < /usr/local/src/fix.patch --batch",
     ],
 )
 def test_a_patch_is_applied_to_the_source(command: str, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from rehearse_samples import (
     shipped,
     step,
 )
-from samples import a_file, tar_bytes
+from samples import a_file, a_link, tar_bytes
 
 from builder.system.process import Completed, Processes
 from builder.verify.rehearse import python_packages
@@ -198,7 +198,8 @@ def test_requirements_that_a_source_itself_pins_are_the_same_on_another_day(
     requires: str, text: str
 ) -> None:
     project = f"[build-system]\nrequires = {requires.split(', ')}\n"
-    source = gzip.compress(tar_bytes(a_file("a-1/pyproject.toml", project)))
+    link = a_link("a-1/PKG-INFO", "nowhere")
+    source = gzip.compress(tar_bytes(a_file("a-1/pyproject.toml", project), link))
     files = [{"filename": "a-1.tar.gz", "url": "https://index.example/a-1.tar.gz"}]
     page = json.dumps({"files": files}).encode()
     index = Index("", lambda url, **_: source if url.endswith(".gz") else page)

@@ -6,12 +6,13 @@ import json
 from typing import Any
 
 import pytest
+from manifest_samples import record
 from samples import shipped_images
 from test_check_outcomes import FakeRunner, done
 
 from builder.model import FAILED, PASSED
 from builder.model.manifest import AskedRanks, InImageCheck
-from builder.verify.checks import outcome_of
+from builder.verify.checks import notes_on, outcome_of
 from builder.verify.targets import target_of
 
 ASKED = AskedRanks(count=4, library="Open MPI v5.0")
@@ -68,6 +69,14 @@ def test_what_ranks_report_outweighs_the_exit_status(stdout: str, reason: str) -
     assert outcome == FAILED
     assert reason in text
     assert len(text.removeprefix("exit status 0, but it printed: ")) <= 250 + 19
+
+
+@pytest.mark.parametrize(("number", "count"), [(1, "1"), (2, "two"), (3, "three")])
+def test_equal_formats_are_counted_in_words(number: int, count: str) -> None:
+    artifacts = {name: {} for name in ("oci", "sif", "charliecloud")[:number]}
+    tree = f"sha256:{'7e' * 32}"
+    notes = notes_on(record({"formats_equal": True, "artifacts": artifacts, "tree_digest": tree}))
+    assert notes == f"  {count} formats equal (sha256:{'7e' * 6})"
 
 
 def test_a_pulled_image_says_no_number_and_one_rank_is_none() -> None:
