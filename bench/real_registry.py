@@ -11,6 +11,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -59,18 +60,18 @@ def real_registry(
 
     `in_memory` is for small images: the registry syncs each of its files to the disk.
     """
-    with _store(folder, in_memory) as store:
+    with in_memory_or(folder / "store") if in_memory else nullcontext(folder / "store") as store:
         yield from _serving(folder, store, secured=secured, auth=auth)
 
 
 @contextlib.contextmanager
-def _store(folder: Path, in_memory: bool) -> Iterator[Path]:
-    """A folder on the disk, or in memory where that has room (in a container it is 64 MB)."""
-    if not (in_memory and _MEMORY.is_dir() and shutil.disk_usage(_MEMORY).free > _ENOUGH):
-        yield folder / "store"
+def in_memory_or(folder: Path) -> Iterator[Path]:
+    """A folder in memory, or `folder` where memory has no room (in a container it is 64 MB)."""
+    if not (_MEMORY.is_dir() and shutil.disk_usage(_MEMORY).free > _ENOUGH):
+        yield folder
         return
-    with tempfile.TemporaryDirectory(dir=_MEMORY, prefix="registry.") as store:
-        yield Path(store)
+    with tempfile.TemporaryDirectory(dir=_MEMORY, prefix="of-tests.") as name:
+        yield Path(name)
 
 
 def _serving(folder: Path, store: Path, *, secured: bool, auth: str) -> Iterator[RealRegistry]:
