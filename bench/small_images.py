@@ -300,7 +300,7 @@ def _random_things(rng: random.Random) -> dict[str, Node]:
 class Maker:
     """Packs small images below `out`; `bases` are by architecture."""
 
-    bases: Bases
+    bases: dict[str, Base]
     out: Path
     work: Path
     tools: Tools
