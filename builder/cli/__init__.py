@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
-from gc import freeze
+from gc import disable, enable, freeze  # not gc, which is a command here
 
 from builder.cli.commands import command_of, complete, parse
 from builder.cli.options import BadUsage, Options
@@ -37,6 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _ended(argv: Sequence[str]) -> int:
     options = Options()
+    disable()  # while modules are imported, of which nothing is garbage
     try:
         options = parse(argv)
         for number in (signal.SIGTERM, signal.SIGHUP):
@@ -48,6 +49,7 @@ def _ended(argv: Sequence[str]) -> int:
             name_shared(options.project)
         command = command_of(options.command)
         freeze()  # modules are never freed: the collector need not scan them
+        enable()
         return command.run(options)
     except BadUsage as usage:
         raise SystemExit(_answer(usage.error, options, argv)) from usage

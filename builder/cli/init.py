@@ -46,9 +46,6 @@ def run(options: InitOptions) -> int:
     place = shlex.quote(str(folder))
     recipe = next(Path(name).stem for name in texts if name.startswith(f"{RECIPES}/"))
     commands = f"  build-images plan --project {place}\n  build-images --project {place}"
-    print(
-        "dry run, nothing was written"
-        if options.dry_run
-        else f"recipe: {recipe}\nnext:\n{commands}"
-    )
+    result = f"recipe: {recipe}\nnext:\n{commands}"
+    print("dry run, nothing was written" if options.dry_run else result)
     return 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import hashlib
 import os
 import sys
@@ -30,6 +31,12 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
         cores = len(os.sched_getaffinity(0))
         config.option.numprocesses = cores + cores // 2  # a quarter of the time is waiting
         config.option.dist = "worksteal"
+
+
+def pytest_collection_finish() -> None:
+    """The collector need not scan thousands of tests and all modules again and again."""
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 50)
 
 
 @pytest.fixture(scope="session", autouse=True)
