@@ -101,9 +101,12 @@ def read_formats(files: Mapping[str, Path], *, arch: str, work: Path, tools: Too
 
 
 def tree_of_artifact(
-    artifact_format: str, artifact: Path, *, work: Path, tools: Tools
+    artifact_format: str, artifact: Path, *, work: Path, tools: Tools, below: str = ""
 ) -> FormatTree:
-    """Read an OCI layout, a SIF or a tarball completely and return its tree."""
+    """Read an OCI layout, a SIF or a tarball completely and return its tree.
+
+    Of a SIF, only the folder `below` is read, if one is named.
+    """
     contents: dict[str, bytes] = {}
     digest = hashlib.sha256()
     try:
@@ -111,7 +114,9 @@ def tree_of_artifact(
             entries = comparable(flatten.entries_of_layout(oci.read_layout(artifact), contents))
             return FormatTree(entries=entries, contents=contents)
         if artifact_format == "sif":
-            opened = apptainer.tree_of(artifact, scratch=work, tools=tools, seen=digest.update)
+            opened = apptainer.tree_of(
+                artifact, scratch=work, tools=tools, seen=digest.update, below=below
+            )
         else:
             unpack = [tools.program("pigz"), "--decompress", "--stdout", str(artifact)]
             opened = tools.processes.reading_from(unpack)

@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import itertools
 import platform
+import posixpath
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -189,8 +190,9 @@ def program_digest(artifact: Artifact, *, work: Path, tools: Tools) -> str:
 
     Empty if the program is missing, or if this machine cannot read the artifact.
     """
+    below = posixpath.dirname(PROGRAM[1:])
     try:
-        tree = tree_of_artifact(artifact.format, artifact.path, work=work, tools=tools)
+        tree = tree_of_artifact(artifact.format, artifact.path, work=work, tools=tools, below=below)
     except (StepFailed, MissingPrerequisite):
         return ""
     entry = tree.entries.get(PROGRAM[1:])

@@ -133,6 +133,7 @@ def test_slurm_starts_the_ranks_on_two_nodes(
     assert (", emulated" in done.stdout.splitlines()[0]) is emulated
     found = launched(images[arch], "mpi-hybrid-srun")
     assert sorted(found) == ["charliecloud", "sif"]
+    programs = set()
     for name, one in found.items():
         assert one["outcome"] == "passed"
         assert one["reason"].startswith("4 ranks on 2 hosts: messages and collectives of 1 B to 8")
@@ -142,6 +143,7 @@ def test_slurm_starts_the_ranks_on_two_nodes(
         assert one["data"]["tuning"].items() >= tuning.items()
         proof = predicate(images[arch], f"{name}-mpi-hybrid-srun")
         assert (proof["result"], proof["passedTests"]) == ("PASSED", ["mpi-hybrid-srun"])
+        programs.add(proof["configuration"][1]["digest"]["sha256"])
         about = proof["configuration"][0]["annotations"]
         assert about["emulated"] is emulated
         assert about["runner"]["name"] == RUNNERS[DEFAULTS[name]].program
@@ -154,6 +156,7 @@ def test_slurm_starts_the_ranks_on_two_nodes(
         assert "srun --mpi=pmix --ntasks=4 --nodes=2" in started_by["command"]
         if bind:
             is_bound_on_two_nodes(images[arch], name)
+    assert len(programs) == 1, "the ranks' program, as each format has it"
     assert slurm.jobs(two_nodes) == []
     assert slurm.users(two_nodes) == {ORDINARY_USER}
 

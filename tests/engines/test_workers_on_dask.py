@@ -205,19 +205,6 @@ def test_what_is_interrupted_ends_on_all_workers_and_goes_on_from_there(
     assert again.status == 0, again.stderr
 
 
-def test_a_lost_scheduler_ends_the_run(small_site: Path, pool: Pool, tmp_path: Path) -> None:
-    write_tiny(small_site, '"test -e /tmp/never || sleep 3901"')
-    with started(small_site, pool, tmp_path) as child:
-        wait_for(lambda: processes(r"^sleep 3901$"), every_s=LOOK_S)
-        assert pool.scheduler
-        pool.scheduler.kill()
-        done = ended(child, 60)
-        wait_for(lambda: not orders(pool), 30, every_s=LOOK_S)
-    assert done.status == 4, done.stderr
-    assert "the connection to the Dask scheduler is lost" in done.stderr
-    assert "Traceback" not in done.stderr
-
-
 def test_a_full_disk_of_one_worker_costs_no_image(
     small_site: Path, homes: list[Path], tmp_path: Path
 ) -> None:
@@ -244,6 +231,20 @@ def test_a_failing_step_is_shown_with_its_log(small_site: Path, pool: Pool, tmp_
     assert f"log: {small_site}/out/{TINY}/build.log" in done.stderr
     assert "\n99\n" in (small_site / "out" / TINY / "build.log").read_text()
     assert manifest_of(small_site / "out/sound-1.0-small-x86_64")["outcome"] == "verified"
+
+
+def test_a_lost_scheduler_ends_the_run(small_site: Path, pool: Pool, tmp_path: Path) -> None:
+    """Last of those that need the pool: all of it would be started again."""
+    write_tiny(small_site, '"test -e /tmp/never || sleep 3901"')
+    with started(small_site, pool, tmp_path) as child:
+        wait_for(lambda: processes(r"^sleep 3901$"), every_s=LOOK_S)
+        assert pool.scheduler
+        pool.scheduler.kill()
+        done = ended(child, 60)
+        wait_for(lambda: not orders(pool), 30, every_s=LOOK_S)
+    assert done.status == 4, done.stderr
+    assert "the connection to the Dask scheduler is lost" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_what_a_run_on_workers_needs(small_site: Path, tmp_path: Path) -> None:

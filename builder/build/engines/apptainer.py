@@ -115,16 +115,20 @@ def environment(scratch: Path) -> dict[str, str]:
 
 @contextlib.contextmanager
 def tree_of(
-    sif: Path, *, scratch: Path, tools: Tools, seen: Seen | None = None
+    sif: Path, *, scratch: Path, tools: Tools, seen: Seen | None = None, below: str = ""
 ) -> Iterator[IO[bytes]]:
     """Yield the root file system of a SIF as a tar stream; works as any user, without mounting.
 
-    `seen` receives the whole SIF in chunks, as it is read.
+    `seen` receives the whole SIF in chunks, as it is read. With `below` the tar has that folder
+    alone, at its path.
     """
+    only = ["--subdir", below, "--keep-as-dir"] if below else []
     squashfs = scratch / f"{sif.stem}.squashfs"
     try:
         _copy_squashfs(sif, squashfs, seen)
-        with tools.processes.reading_from([tools.program("sqfs2tar"), str(squashfs)]) as stream:
+        with tools.processes.reading_from(
+            [tools.program("sqfs2tar"), *only, str(squashfs)]
+        ) as stream:
             yield stream
     finally:
         squashfs.unlink(missing_ok=True)
