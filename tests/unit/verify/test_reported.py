@@ -73,7 +73,9 @@ def test_what_ranks_report_outweighs_the_exit_status(stdout: str, reason: str) -
 
 @pytest.mark.parametrize(("number", "count"), [(1, "1"), (2, "two"), (3, "three")])
 def test_equal_formats_are_counted_in_words(number: int, count: str) -> None:
-    artifacts = {name: {} for name in ("oci", "sif", "charliecloud")[:number]}
+    artifacts: dict[str, dict[str, str]] = {
+        name: {} for name in ("oci", "sif", "charliecloud")[:number]
+    }
     tree = f"sha256:{'7e' * 32}"
     notes = notes_on(record({"formats_equal": True, "artifacts": artifacts, "tree_digest": tree}))
     assert notes == f"  {count} formats equal (sha256:{'7e' * 6})"
