@@ -53,7 +53,7 @@ class Answers(Processes):
         self,
         argv: Sequence[Any],
         *,
-        timeout_s: float,
+        timeout_s: float | None = None,
         user: str | None = None,
         check: bool = True,
         **_: Any,
