@@ -259,7 +259,7 @@ class _MainJob:
         """Return the workers for a task; on this machine all are alike."""
         if not self._elsewhere:
             return ANYWHERE
-        return requirement_of(kind, image.cell.arch, gpus=1 if image.cuda else 0)
+        return requirement_of(kind, image.cell.arch, gpus=int(bool(image.cuda)))
 
     def _measure(self, label: str, image: str, work: Callable[[], object]) -> None:
         start = time.monotonic()

@@ -85,7 +85,7 @@ def _machine_mirror(bases: Sequence[BaseImage], progress: Progress) -> DebianMir
     """Return this machine's mirror, if a base needs it; say if a base gets no security updates."""
     mirror = None if all(base.mirrors for base in bases) else find_mirror()
     secured = [base for base in bases if takes_security(base)]
-    if any(mirror_of(base, lambda: mirror or find_mirror()).security == "" for base in secured):
+    if any(mirror_of(base, find_mirror).security == "" for base in secured):
         progress.say(f"{SECURITY_VARIABLE} turns security updates off")
     return mirror
 

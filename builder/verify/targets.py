@@ -114,7 +114,8 @@ def _altered(target: ProofTarget, name: str, tree: FormatTree) -> Iterator[str]:
     present = {
         path
         for path, entry in entries.items()
-        if path.startswith(tuple(folders)) and (entry.kind != "directory" or path[:4] != "src/")
+        if path.startswith(tuple(folders))
+        and (entry.kind != "directory" or not path.startswith("src/"))
     }
     for path in sorted(present | target.harness.keys()):
         entry = entries.get(path)

@@ -298,6 +298,7 @@ def test_two_builders_of_the_same_images_make_them_once(site: Site) -> None:
     results_of = [(result.errors, result.exit_code, len(result.manifests)) for result in results]
     assert results_of == [({}, 0, 3)] * 2
     assert site.built() == ALL
+    assert site.said.getvalue().count(": unchanged") == 3
 
 
 def test_a_changed_recipe_rebuilds_itself_and_its_descendants(site: Site) -> None:

@@ -306,6 +306,8 @@ def test_the_repositories_are_the_sites_and_this_machines(
     assert archives.of(shipped(CENTOS).base) == ("https://b.example/$basearch",)
     debian = shipped("hpc-base-1.0-debian13-openmpi5.0-ppc64le").base
     assert archives.of(debian) == ("http://a.example/debian",)
+    mirrors = ("http://c.example/debian", "http://c.example/debian-security")
+    assert archives.of(dataclasses.replace(debian, mirrors=mirrors)) == mirrors[:1]
 
 
 def test_files_of_packages_are_no_names() -> None:

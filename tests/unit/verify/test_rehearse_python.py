@@ -50,6 +50,15 @@ def trial_of(*commands: str, target: PythonTarget = BIONIC) -> Trial:
     return [*python_trials().of(steps, target)][-1]
 
 
+@pytest.mark.parametrize(
+    ("words", "is_newer"), [("-U pip", True), ("-U six", False), ("pip", False)]
+)
+def test_pip_is_newer_after_its_upgrade(words: str, is_newer: bool) -> None:
+    steps = [VENV, *(step(f"/opt/v/bin/pip install {text}") for text in (words, "plain"))]
+    _, command = pip_installs(steps, BIONIC)
+    assert (command.target.pip != BIONIC.pip) is is_newer
+
+
 WITHOUT_ISOLATION = "install --no-build-isolation pyyaml==5.4.1"
 ELSEWHERE = "install --extra-index-url https://developer.example/x six==1.16.0"
 COMPILED = "compiled with pinned requirements"
