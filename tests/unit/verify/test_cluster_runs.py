@@ -105,8 +105,8 @@ def test_a_store_that_takes_nothing_starts_no_workers(
 def test_an_architecture_that_no_pool_builds_starts_no_workers(
     tmp_path: Path, asked: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pools = "{x86: {arch: x86_64, builds: [ppc64le], slurm: {}}, arm: {arch: aarch64}}"
-    (tmp_path / "site.yaml").write_text(f"pools: {pools}\n")
+    pools = "a: {arch: x86_64, builds: [ppc64le], slurm: {}}, b: {arch: x86_64, slurm: {}}"
+    (tmp_path / "site.yaml").write_text(f"pools: {{{pools}, arm: {{arch: aarch64}}}}\n")
     (tmp_path / "store").mkdir()
     monkeypatch.setenv("BUILD_IMAGES_STORE", str(tmp_path / "store"))
     planned = image(tmp_path / "project")
@@ -116,7 +116,7 @@ def test_an_architecture_that_no_pool_builds_starts_no_workers(
     ]
     with (
         with_store(run_in(tmp_path, offline=False)) as run,
-        pytest.raises(BadInput, match=r"builds aarch64 \(1 image\); pools: x86: x86_64, ppc64le\n"),
+        pytest.raises(BadInput, match=r"h64 \(1 image\); pools: a: x86_64, ppc64le; b: x86_64\n"),
         workers_of("slurm", run, specs),
     ):
         pass
