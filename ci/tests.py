@@ -42,6 +42,8 @@ LOOK_S = 3.0
 NEED_GB = 15  # in the builder's home, in out/ and, meanwhile, in /tmp
 LIMIT_S = {False: 1800, True: 7200}
 TYPES = "mypy"  # the job that is no pytest
+MEMORY, MEMORY_GB = Path("/dev/shm"), 4
+OF_THIS_RUN = f"build-images-tests-{os.getpid()}"
 TYPES_S = 60.0
 INTERRUPTED = threading.Event()
 NO_TESTS = 5  # pytest's exit status where all tests of a file were left out
@@ -154,9 +156,19 @@ def command_of(job: Job, long: bool) -> list[str]:
         return ["env", "--default-signal=INT", str(PROJECT / ".venv/bin/mypy"), "--strict"]
     options = ["-p", "no:cacheprovider", "-o", "junit_duration_report=total", "-v"]
     chosen = ["-m", "long or campaign"] if long else []
-    result = f"--junitxml={RESULTS / job.name}.xml"
+    options += [f"--junitxml={RESULTS / job.name}.xml", *memory_of(job)]
     pytest = str(PROJECT / ".venv/bin/pytest")
-    return ["env", "--default-signal=INT", pytest, *options, result, *chosen, *job.files]
+    return ["env", "--default-signal=INT", pytest, *options, *chosen, *job.files]
+
+
+def memory_of(job: Job) -> list[str]:
+    """Where unit tests write their thousands of small files, if memory has room.
+
+    On ext4, looking for inodes that were not freed a moment ago takes a sixth of their time.
+    """
+    has_room = MEMORY.is_dir() and shutil.disk_usage(MEMORY).free >> 30 >= MEMORY_GB
+    wanted = job.name.startswith("unit-") and has_room
+    return [f"--basetemp={MEMORY}/{OF_THIS_RUN}-{job.name}"] if wanted else []
 
 
 def start(job: Job, long: bool) -> Running:
@@ -388,6 +400,9 @@ def main(arguments: Sequence[str]) -> int:
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
+    finally:
+        for folder in MEMORY.glob(f"{OF_THIS_RUN}-*"):
+            shutil.rmtree(folder, ignore_errors=True)
     seconds = file_seconds(jobs)
     (RESULTS / "durations.json").write_text(json.dumps(seconds, indent=1) + "\n")
     if options.record:
