@@ -194,7 +194,7 @@ def _special_kinds() -> Mapping[str, str]:
     """Return the kinds in arguments.yaml, by ARGUMENT or BLOCK.ARGUMENT."""
     tables = _tables()
     kinds = {name: kind for kind, names in tables["by_name"].items() for name in names.split()}
-    return kinds | tables["by_block"]
+    return {**kinds, **tables["by_block"]}
 
 
 @functools.cache
