@@ -13,13 +13,7 @@ from builder.model import EPOCH, FORMATS, PlannedImage
 from builder.model.digests import digest_of
 from builder.model.errors import BadInput
 from builder.model.exact_json import parsed
-from builder.model.manifest import (
-    MANIFEST,
-    Artifact,
-    Manifest,
-    manifest_from,
-    manifest_text,
-)
+from builder.model.manifest import MANIFEST, Artifact, Manifest, manifest_from, manifest_text
 from builder.system.files import read_regular, write_atomically
 
 if TYPE_CHECKING:

@@ -21,11 +21,7 @@ from builder.system.home import Home
 def plan_of(project: Project, selection: Selection, *, may_be_empty: bool = False) -> Plan:
     """Return the plan of a selection; raises as `builder.plan.make_plan` does."""
     return make_plan(
-        project,
-        selection,
-        compiler=COMPILER,
-        limit_reason=limit_reason,
-        may_be_empty=may_be_empty,
+        project, selection, compiler=COMPILER, limit_reason=limit_reason, may_be_empty=may_be_empty
     )
 
 

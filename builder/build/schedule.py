@@ -14,14 +14,7 @@ from itertools import islice
 
 from builder.build.ready import Lane, ReadyTasks
 from builder.build.tasks import BUILD_KINDS, Task, TaskLimits
-from builder.build.workers import (
-    MOST_LOSSES,
-    Losses,
-    Pool,
-    Slots,
-    Worker,
-    workers_here,
-)
+from builder.build.workers import MOST_LOSSES, Losses, Pool, Slots, Worker, workers_here
 from builder.model.errors import BuildImagesError, MissingPrerequisite, StepFailed
 
 # Seconds before the further tries of a task, after failures outside of it, such as a store that did

@@ -21,12 +21,7 @@ from builder.distribute.bundle import INPUTS, ArchiveContents, write_archive
 from builder.distribute.bundle.contents import EmptyRepository, size_of
 from builder.distribute.bundle.inputs import Input, Inputs, gather_inputs, input_counts
 from builder.distribute.publish.proof import prove_with
-from builder.distribute.publish.releases import (
-    Declared,
-    declared_releases,
-    ready_releases,
-    refusal,
-)
+from builder.distribute.publish.releases import Declared, declared_releases, ready_releases, refusal
 from builder.load.project import load_project
 from builder.model.errors import BadInput, counted
 from builder.registry import Credentials, Reference, Source, connect, namespace

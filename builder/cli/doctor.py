@@ -49,8 +49,7 @@ def run(options: DoctorOptions) -> int:
         return _gpu_health(options)
     if options.path:
         raise BadInput(
-            f"{options.path}: an image needs --gpu",
-            hint="build-images doctor --gpu IMAGE",
+            f"{options.path}: an image needs --gpu", hint="build-images doctor --gpu IMAGE"
         )
     home = Home.of_environment()
     diagnosis = examine(
@@ -69,8 +68,7 @@ def _gpu_health(options: DoctorOptions) -> int:
     manifest = None
     if options.path and (manifest := read_manifest(options.path)) is None:
         raise BadInput(
-            why_none(options.path),
-            hint="name an image's folder, such as out/IDENTIFIER",
+            why_none(options.path), hint="name an image's folder, such as out/IDENTIFIER"
         )
     health = gpus.examine(
         Processes(),

@@ -98,10 +98,7 @@ def declare(parser: Parser) -> None:
         "references, the folder that contains one folder for each",
     )
     parser.add_argument(
-        "--host",
-        type=a_path,
-        metavar="FILE",
-        help="pull for a recorded host (check-host --record)",
+        "--host", type=a_path, metavar="FILE", help="pull for a recorded host (check-host --record)"
     )
     add_flag(parser, "--emulated", "accept images of another architecture, which run under QEMU")
     add_plain_http(parser)

@@ -114,9 +114,6 @@ def _steps(
     if not options.steps:
         return contextlib.nullcontext(lambda _: [])
     build = BuildSettings(
-        project=options.project,
-        out=home.rehearsals,
-        formats=("oci",),
-        verbose=options.level > 1,
+        project=options.project, out=home.rehearsals, formats=("oci",), verbose=options.level > 1
     )
     return steps_on_stand_ins(build, specs, progress, servers.ask)

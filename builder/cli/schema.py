@@ -60,10 +60,7 @@ def declare(parser: Parser) -> None:
     """Add the options of `schema`."""
     kinds = (*FILE_KINDS, *RESULT_KINDS)
     parser.add_argument(
-        "kind",
-        metavar="KIND",
-        choices=kinds,
-        help=f"{', '.join(kinds[:-1])} or {kinds[-1]}",
+        "kind", metavar="KIND", choices=kinds, help=f"{', '.join(kinds[:-1])} or {kinds[-1]}"
     )
 
 

@@ -7,13 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from builder.facts import CudaRelease
-from builder.facts.cuda import (
-    MIG,
-    capability_of,
-    code_for,
-    is_desktop,
-    last_branch,
-)
+from builder.facts.cuda import MIG, capability_of, code_for, is_desktop, last_branch
 from builder.host.records import NONE, HostGpu, dotted_capability
 from builder.host.verdict import NO, UNKNOWN, YES, RuleAnswer, RuleCase
 from builder.model.contract import NeededCuda

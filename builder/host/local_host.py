@@ -12,11 +12,7 @@ from pathlib import Path
 
 from builder.host.doctor import SystemRoots
 from builder.host.doctor.emulation import handlers_of
-from builder.host.doctor.machine import (
-    is_open,
-    namespaces_problem,
-    restricted_namespaces,
-)
+from builder.host.doctor.machine import is_open, namespaces_problem, restricted_namespaces
 from builder.host.doctor.programs import Programs
 from builder.host.programs import mpis, runtimes, slurm
 from builder.host.records import NONE, Host, HostCpu, HostGpu, HostGpus

@@ -4,14 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from builder.facts.software import (
-    CDI_CRIO,
-    CLONE3_GLIBC,
-    RUNTIMES,
-    SET_ENV,
-    SET_ENV_FILE,
-    Runtime,
-)
+from builder.facts.software import CDI_CRIO, CLONE3_GLIBC, RUNTIMES, SET_ENV, SET_ENV_FILE, Runtime
 from builder.host.records import HostGpus, HostRuntime
 from builder.host.verdict import NO, YES, RuleAnswer, RuleCase, all_of_answers, named
 from builder.model.versions import version_order

@@ -53,9 +53,7 @@ EXTRAS = ("cudnn", "nccl")
 
 _package_version = described("the version that the packages install", version)
 _reference = matching(
-    re.compile(r"\S+"),
-    "is not an image reference",
-    "valid: such as docker.io/library/debian:13",
+    re.compile(r"\S+"), "is not an image reference", "valid: such as docker.io/library/debian:13"
 )
 _packages = {
     "development": described("the packages of the development stage", list_of(text)),

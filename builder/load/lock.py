@@ -20,14 +20,7 @@ from builder.load.readers import (
 )
 from builder.model import Layer, Where
 from builder.model.architectures import ARCHITECTURES
-from builder.model.inputs import (
-    DEBIAN_SOURCE,
-    LOCAL_SOURCE,
-    LOCK,
-    WHEEL_SOURCE,
-    Lock,
-    LockedSource,
-)
+from builder.model.inputs import DEBIAN_SOURCE, LOCAL_SOURCE, LOCK, WHEEL_SOURCE, Lock, LockedSource
 from builder.model.site import PROJECT
 
 SCHEMA = "build-images/lock/v1"

@@ -165,9 +165,7 @@ def _mpi(node: Node, faults: Faults) -> str:
     return value
 
 
-def _not_empty(
-    patterns: Reader[dict[str, tuple[str, ...]]],
-) -> Reader[dict[str, tuple[str, ...]]]:
+def _not_empty(patterns: Reader[dict[str, tuple[str, ...]]]) -> Reader[dict[str, tuple[str, ...]]]:
     def read(node: Node, faults: Faults) -> dict[str, tuple[str, ...]]:
         if node.value == {}:
             faults.add(node.where, "this excludes every cell", "name at least one axis")
@@ -185,8 +183,7 @@ def _floating_tags(known: Known) -> Reader[tuple[FloatingTag, ...]]:
     """Return a reader of a mapping from recipes to tags to axis values of a cell."""
     base, cuda, mpi = (
         described(
-            f"the value of the axis {axis}",
-            one_of(known.values(axis), f"value of the axis {axis}"),
+            f"the value of the axis {axis}", one_of(known.values(axis), f"value of the axis {axis}")
         )
         for axis in ("base", "cuda", "mpi")
     )

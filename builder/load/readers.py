@@ -32,12 +32,7 @@ class Table:
     """A mapping in a file. Its keys are checked at once, its values when they are read."""
 
     def __init__(
-        self,
-        node: Node,
-        faults: Faults,
-        *,
-        required: Sequence[str],
-        optional: Sequence[str] = (),
+        self, node: Node, faults: Faults, *, required: Sequence[str], optional: Sequence[str] = ()
     ) -> None:
         self.where = node.where
         self._faults = faults

@@ -240,9 +240,7 @@ def _wrong_runs(
 
 
 def _wrong_harness(
-    manifest: Manifest,
-    statements: Mapping[str, Statement | None],
-    harness: Mapping[str, str],
+    manifest: Manifest, statements: Mapping[str, Statement | None], harness: Mapping[str, str]
 ) -> Iterator[str]:
     """Yield runs whose scripts or programs differ from the builder's own."""
     programs = manifest.inputs.programs.items()
@@ -281,10 +279,7 @@ def _run_of(file: str) -> str:
 
 
 def _wrong_run(
-    manifest: Manifest,
-    statement: Statement,
-    outcomes: Mapping[str, str] | None,
-    required: set[str],
+    manifest: Manifest, statement: Statement, outcomes: Mapping[str, str] | None, required: set[str]
 ) -> Iterator[str]:
     """Yield contradictions between a statement and the manifest's `outcomes` of that run.
 

@@ -150,10 +150,7 @@ _ADDED: Mapping[str, tuple[str, str]] = {
         "icelake",
         "amx_bf16 amx_int8 amx_tile avx512_bf16 cldemote movdir64b movdiri serialize waitpkg",
     ),
-    "zen": (
-        "x86_64_v3",
-        "aes clflushopt clzero fsgsbase pclmulqdq rdseed sse4a xsavec xsaveopt",
-    ),
+    "zen": ("x86_64_v3", "aes clflushopt clzero fsgsbase pclmulqdq rdseed sse4a xsavec xsaveopt"),
     "zen2": ("zen", "clwb"),
     "zen3": ("zen2", "pku vaes vpclmulqdq"),
     "zen4": (

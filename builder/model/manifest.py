@@ -37,8 +37,7 @@ class AskedRanks:
         launch, library = mpi.launch.partition("{ranks}")[0], mpi.library.format(version=version)
         match = re.search(rf"{re.escape(launch)}(\d+)\b", command)
         return cls(
-            count=int(match[1]) if match else 0,
-            library=library if library in command else "",
+            count=int(match[1]) if match else 0, library=library if library in command else ""
         )
 
 

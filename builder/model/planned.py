@@ -170,10 +170,7 @@ class PlannedImage:
         """
         if self.is_bootstrapped:
             return {}
-        return {
-            self.base_reference: self.base_image,
-            self.runtime_reference: self.runtime_image,
-        }
+        return {self.base_reference: self.base_image, self.runtime_reference: self.runtime_image}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -320,9 +317,7 @@ def on_a_screen(left_out: Sequence[LeftOut]) -> Iterator[str]:
         yield f"{'':{width}}  and {counted(more, 'more reason')}"
 
 
-def by_reason(
-    left_out: Iterable[tuple[Cell, Iterable[object]]],
-) -> Iterator[tuple[str, list[str]]]:
+def by_reason(left_out: Iterable[tuple[Cell, Iterable[object]]]) -> Iterator[tuple[str, list[str]]]:
     """Yield the reasons of cells, that of most cells first, with lines that name the cells.
 
     An axis with all its values is omitted.

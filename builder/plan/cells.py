@@ -37,15 +37,7 @@ from builder.model.exact_json import part
 from builder.model.planned import AllLeftOut
 from builder.model.versions import matches, split_mpi
 from builder.plan import toolkits
-from builder.plan.routes import (
-    BASE,
-    MAINTAINER,
-    WORLD,
-    Reasons,
-    choose_cuda,
-    choose_mpi,
-    source_of,
-)
+from builder.plan.routes import BASE, MAINTAINER, WORLD, Reasons, choose_cuda, choose_mpi, source_of
 
 _WILD = re.compile(r"[*?\[]")
 

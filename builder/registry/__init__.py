@@ -10,13 +10,7 @@ from collections.abc import Callable, Collection
 from builder.model.errors import BadInput
 from builder.registry import blobs, referrers
 from builder.registry.credentials import Credentials, Login, RegistryState
-from builder.registry.failures import (
-    Denied,
-    NotThere,
-    RegistryFailed,
-    Unreachable,
-    WrongContent,
-)
+from builder.registry.failures import Denied, NotThere, RegistryFailed, Unreachable, WrongContent
 from builder.registry.manifests import INDEX, LARGEST_MANIFEST, MANIFEST, Source
 from builder.registry.references import Descriptor, Reference, is_digest, is_repository, is_tag
 from builder.registry.repository import INDEXES, MANIFESTS, Repository

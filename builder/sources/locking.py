@@ -148,13 +148,7 @@ def _downloaded(url: str, name: str, locking: Locking) -> LockedSource:
     raise Unfetched("\n".join(reasons))
 
 
-def merged(
-    known: Lock,
-    new: Lock,
-    *,
-    everything: bool,
-    recipes: Collection[str],
-) -> Lock:
+def merged(known: Lock, new: Lock, *, everything: bool, recipes: Collection[str]) -> Lock:
     """Return the lock to write. With `everything`, it is `new`: other entries are unused.
 
     Otherwise all known entries stay; recipes that are not in `recipes` keep their sources.

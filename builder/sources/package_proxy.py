@@ -58,11 +58,7 @@ _HOP_BY_HOP = {
 
 @contextlib.contextmanager
 def package_cache(
-    folder: Path,
-    *,
-    offline: bool = False,
-    suites: Suites | None = None,
-    shared: Path | None = None,
+    folder: Path, *, offline: bool = False, suites: Suites | None = None, shared: Path | None = None
 ) -> Iterator[PackageCache]:
     """Run a proxy on loopback that caches packages in `folder`, until the end of the context.
 

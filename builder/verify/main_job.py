@@ -24,12 +24,7 @@ from builder.build.tasks import Durations, Task, TaskLimits
 from builder.build.workers import ANYWHERE, Pool, Requirement, requirement_of
 from builder.build.workspace import note_failure
 from builder.model import RUNTIME, KeyedStage, PlannedImage, Spec
-from builder.model.errors import (
-    BuildImagesError,
-    MissingPrerequisite,
-    StepFailed,
-    UnfitMachine,
-)
+from builder.model.errors import BuildImagesError, MissingPrerequisite, StepFailed, UnfitMachine
 from builder.model.manifest import Manifest
 from builder.verify.checks import failures_of
 from builder.verify.image_job import ImageJob, state_of_image

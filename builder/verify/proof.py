@@ -167,11 +167,7 @@ def _run(run: Run, target: ProofTarget, kind: Kind, artifact: Path, work: Path) 
     run.progress.step(target.identifier, f"verifying in {kind.program}")
     started, no_gpu = now(), why_no_gpu(target, kind, host=run.host, tools=run.tools)
     container = Container(
-        artifact=artifact,
-        work=work,
-        tools=run.tools,
-        directory=target.directory,
-        gpu=not no_gpu,
+        artifact=artifact, work=work, tools=run.tools, directory=target.directory, gpu=not no_gpu
     )
     failure = None
     try:

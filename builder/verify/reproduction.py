@@ -87,11 +87,7 @@ class Comparison:
 
 
 def build_again(
-    folder: Path,
-    manifest: Manifest,
-    spec: Spec,
-    settings: BuildSettings,
-    progress: Progress,
+    folder: Path, manifest: Manifest, spec: Spec, settings: BuildSettings, progress: Progress
 ) -> Comparison:
     """Build an image again from the same inputs, and compare the two.
 

@@ -41,12 +41,7 @@ _SHORT = 60  # characters; longer ones are the text of a licence, not its name
 
 
 def purl(
-    kind: str,
-    name: str,
-    version: str,
-    *,
-    namespace: str = "",
-    qualifiers: Mapping[str, str],
+    kind: str, name: str, version: str, *, namespace: str = "", qualifiers: Mapping[str, str]
 ) -> str:
     """Return a package URL; empty qualifiers are left out, the others are sorted by name."""
     path = "/".join(_escaped(part) for part in (kind, namespace, name) if part)

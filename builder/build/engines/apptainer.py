@@ -166,10 +166,7 @@ def variable_commands(variables: Mapping[str, str]) -> list[str]:
     return [
         line
         for name, value in variables.items()
-        for line in (
-            f'[ -n "${{{name}:-}}" ] || {name}={_quoted(value)}',
-            f"export {name}",
-        )
+        for line in (f'[ -n "${{{name}:-}}" ] || {name}={_quoted(value)}', f"export {name}")
     ]
 
 

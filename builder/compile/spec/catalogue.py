@@ -50,9 +50,6 @@ TOOLCHAIN = "a toolchain"
 
 OPEN_PREFIXES = ("enable_", "disable_", "with_", "without_")  # of hpccm.templates.ConfigureMake
 _PARAMETER = re.compile(r"^    (\w+)(?:\[=ARG\])?: +(.{0,40})", re.MULTILINE)
-_DESCRIPTION = re.compile(
-    r"^    _?(\w+)(?:\[=ARG\])?: +(?=(.+?)(?:\n\n|\Z))", re.MULTILINE | re.DOTALL
-)
 _INTERNAL = {"base_annotation"}
 # How the documentation begins, by kind.
 _WORDS = {
@@ -208,18 +205,12 @@ def words_on(cls: type, argument: str) -> str:
 
     An argument that a block passes on may be documented by the class that receives it.
     """
+    pattern = rf"^    _?{argument.lstrip('_')}(?:\[=ARG\])?: +(.+?)(?=\n\n|\Z)"
     for described in (cls, *_in_order(_read(cls)[1])):
-        if text := _descriptions(described).get(argument.lstrip("_")):
-            return text
+        if match := re.search(pattern, _parameters(described), re.MULTILINE | re.DOTALL):
+            return " ".join(match[1].split())
     words = _tables()["words"]
     return str(words.get(f"{cls.__name__}.{argument}") or words.get(argument, ""))
-
-
-@functools.cache
-def _descriptions(cls: type) -> Mapping[str, str]:
-    """Return the documentation of a class's own arguments, each as one line."""
-    pairs = reversed(_DESCRIPTION.findall(_parameters(cls)))  # the first of a name counts
-    return {name: " ".join(text.split()) for name, text in pairs}
 
 
 def _in_order(classes: set[type]) -> list[type]:

@@ -156,9 +156,7 @@ def _installed(names: set[str]) -> bb_base | None:
 
 
 # Beginnings of hpccm's messages that do not affect its text, each with the reason.
-EXPLAINED = {
-    'unrecognized CPU target "None"': "deliberate: the text is for any processor",
-}
+EXPLAINED = {'unrecognized CPU target "None"': "deliberate: the text is for any processor"}
 
 
 @contextlib.contextmanager

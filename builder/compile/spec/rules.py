@@ -202,12 +202,7 @@ def _pip_faults(use: BlockUse) -> Iterator[Fault]:
                     yield fault(use, problem, f"valid: [{option}, {rest.strip()}]", argument)
 
 
-_CHECKED = {
-    "copy": _copy_faults,
-    "pip": _pip_faults,
-    "raw": _raw_faults,
-    "shell": _shell_faults,
-}
+_CHECKED = {"copy": _copy_faults, "pip": _pip_faults, "raw": _raw_faults, "shell": _shell_faults}
 _FITS = {
     catalogue.BOOLEAN: lambda value: isinstance(value, bool),
     catalogue.TEXT: lambda value: isinstance(value, str),

@@ -232,10 +232,7 @@ def add_build(
 
 
 def gather_inputs(
-    inputs: Inputs,
-    project: Path,
-    images: Iterable[Ready],
-    source: Callable[[str], Source],
+    inputs: Inputs, project: Path, images: Iterable[Ready], source: Callable[[str], Source]
 ) -> None:
     """Add the inputs of images; raises one `MissingPrerequisite` that lists all missing inputs.
 

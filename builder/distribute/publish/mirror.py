@@ -11,12 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from builder.distribute.publish.blobs import BlobTransfer
-from builder.distribute.publish.proof import (
-    check_listed,
-    overwritten,
-    proof_lock,
-    read_or_none,
-)
+from builder.distribute.publish.proof import check_listed, overwritten, proof_lock, read_or_none
 from builder.distribute.publish.publisher import ReleaseSender
 from builder.model.architectures import architecture
 from builder.model.errors import Refused

@@ -24,15 +24,7 @@ from builder.distribute.pull.proof import attachments_of
 from builder.model.digests import digest_of
 from builder.model.errors import Refused
 from builder.model.predicates import UNSIGNED_NOTE
-from builder.registry import (
-    INDEX,
-    MANIFEST,
-    Descriptor,
-    NotThere,
-    Registry,
-    RegistryFailed,
-    Source,
-)
+from builder.registry import INDEX, MANIFEST, Descriptor, NotThere, Registry, RegistryFailed, Source
 from builder.registry.failures import Transient
 from builder.registry.manifests import CYCLONEDX, EMPTY_CONTENT, STATEMENT, referrer
 from builder.system.home import Home

@@ -21,13 +21,7 @@ from tempfile import TemporaryDirectory, mkdtemp
 from builder.artifacts.tars import users_attributes
 from builder.artifacts.tree import line_of
 from builder.distribute.pull.folders import is_own_file, make_own
-from builder.distribute.pull.members import (
-    Laid,
-    as_member,
-    members,
-    named,
-    sha256_of_content,
-)
+from builder.distribute.pull.members import Laid, as_member, members, named, sha256_of_content
 from builder.distribute.pull.streams import PARTIAL, opened
 from builder.model.digests import sha256_of_file
 from builder.registry import Descriptor, Source

@@ -19,12 +19,7 @@ from pathlib import Path
 from builder.artifacts.flatten import OPAQUE, WHITEOUT
 from builder.artifacts.oci import Layout
 from builder.artifacts.tars import users_attributes
-from builder.artifacts.tree import (
-    TreeEntry,
-    comparable,
-    entry_of,
-    tree_digest,
-)
+from builder.artifacts.tree import TreeEntry, comparable, entry_of, tree_digest
 from builder.distribute.pull.folders import Root, kept_mode
 from builder.distribute.pull.members import (
     Content,

@@ -184,6 +184,5 @@ def pulled_for(host: Host) -> PulledFor:
     known = tuple(number for number in numbers if number is not None)
     driver = host.gpu.driver
     return PulledFor(
-        capabilities=None if None in numbers else known,
-        driver=None if driver == NONE else driver,
+        capabilities=None if None in numbers else known, driver=None if driver == NONE else driver
     )

@@ -54,10 +54,7 @@ _WORKERS = 16  # threads, each of which waits for a program
 
 FORMATS = {"oci": "OCI layouts", "sif": "SIF images", "charliecloud": "Charliecloud tarballs"}
 # The items that each ability needs, by their keys.
-_ENGINES = {
-    "buildah": ("buildah", "policy", STORE),
-    "docker": ("docker", "skopeo", "policy"),
-}
+_ENGINES = {"buildah": ("buildah", "policy", STORE), "docker": ("docker", "skopeo", "policy")}
 _WORK = (HOME, TEMPORARY)
 _BASES = ("mmdebstrap", "keyring")
 _PACK = {

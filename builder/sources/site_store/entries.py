@@ -55,9 +55,7 @@ KINDS = frozenset({"base", "native", "stage", "packed", "image", "project"})  # 
 # Errors of a path or a file in an entry, and not of the store.
 _OF_ENTRY = {errno.EEXIST, errno.EISDIR, errno.ENAMETOOLONG, errno.ENOTDIR}
 # Refusals of a folder: no rights, no space, no such folder.
-_REFUSALS = {
-    *(errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.ENOENT),
-}
+_REFUSALS = {*(errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.ENOENT)}
 CREATED = "org.opencontainers.image.created"
 _LEVEL = 3  # of Zstandard: 0.2 s for a base's layer of 130 MB
 

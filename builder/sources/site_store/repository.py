@@ -36,11 +36,7 @@ def repository_store(text: str, processes: Processes) -> RepositoryStore:
     credentials = Credentials(processes=processes)
     return RepositoryStore(
         connect(
-            reference,
-            credentials,
-            plain_http=plain_http,
-            attempts=_ATTEMPTS,
-            timeout_s=_TIMEOUT_S,
+            reference, credentials, plain_http=plain_http, attempts=_ATTEMPTS, timeout_s=_TIMEOUT_S
         )
     )
 

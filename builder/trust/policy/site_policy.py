@@ -259,9 +259,7 @@ def _evidence(node: Node, faults: Faults) -> RequiredEvidence:
             "max_index_age", described("the oldest package index, such as 30d", _age), None
         ),
         emulated=table.read(
-            "emulated",
-            described("evidence of an emulated run", _choice(ACCEPTED, REFUSED)),
-            False,
+            "emulated", described("evidence of an emulated run", _choice(ACCEPTED, REFUSED)), False
         ),
         hosts=table.read(
             "hosts", described("the hosts whose evidence counts", _hosts), RequiredHosts()

@@ -156,8 +156,7 @@ def bundle(image: BlobDescriptor, content: bytes, kind: str, *, created: str) ->
         },
     }
     return ProofManifest(
-        manifest=as_bytes(manifest),
-        blobs={digest_of(empty): empty, digest_of(content): content},
+        manifest=as_bytes(manifest), blobs={digest_of(empty): empty, digest_of(content): content}
     )
 
 

@@ -204,9 +204,7 @@ def boxed(key: PrivateKey, password: bytes) -> bytes:
     https://github.com/secure-systems-lab/go-securesystemslib/blob/main/encrypted/encrypted.go
     """
     der = key.key.private_bytes(
-        serialization.Encoding.DER,
-        serialization.PrivateFormat.PKCS8,
-        serialization.NoEncryption(),
+        serialization.Encoding.DER, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
     secret_box, _ = _nacl()
     salt, nonce = os.urandom(32), os.urandom(24)

@@ -21,12 +21,7 @@ from builder.model.inputs import public_url
 from builder.model.manifest import ImageInputs, Manifest, UsedBase
 from builder.model.predicates import CYCLONEDX, SLSA, STATEMENT
 from builder.system.files import read_bound
-from builder.trust.proof.attachments import (
-    MAX_PAYLOAD,
-    Unusable,
-    base64_bytes,
-    json_object,
-)
+from builder.trust.proof.attachments import MAX_PAYLOAD, Unusable, base64_bytes, json_object
 from builder.trust.proof.keys import Signer
 
 STATEMENT_V0 = "https://in-toto.io/Statement/v0.1"  # what `cosign attest` makes

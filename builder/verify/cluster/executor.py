@@ -15,13 +15,7 @@ from pathlib import Path
 from queue import SimpleQueue
 
 from builder.artifacts.manifests import read_manifest
-from builder.build.executor import (
-    AttemptEnded,
-    Event,
-    ExecutorFailed,
-    WorkerJoined,
-    WorkerLost,
-)
+from builder.build.executor import AttemptEnded, Event, ExecutorFailed, WorkerJoined, WorkerLost
 from builder.build.run import Run
 from builder.build.schedule import Attempt
 from builder.build.site_store import store_named

@@ -35,11 +35,7 @@ _WITH_VALUE = (
 # pip accepts manylinux_X_Y wheels since 20.3: https://pip.pypa.io/en/stable/news/
 _PERENNIAL = (20, 3)
 # Legacy names, their glibc (PEP 513, 571 and 599), and the first pip that accepts them.
-_LEGACY = (
-    ("manylinux2014", 17, (19, 3)),
-    ("manylinux2010", 12, (19, 0)),
-    ("manylinux1", 5, (0,)),
-)
+_LEGACY = (("manylinux2014", 17, (19, 3)), ("manylinux2010", 12, (19, 0)), ("manylinux1", 5, (0,)))
 # No older wheels are made for ppc64le and aarch64: https://github.com/pypa/manylinux
 _FIRST_GLIBC = {"x86_64": 5}
 _FIRST_GLIBC_ELSEWHERE = 17
