@@ -172,6 +172,8 @@ static int bcast(void *buffer, int n, MPI_Datatype type, int root, MPI_Comm comm
     if (chosen == NULL || strncmp(chosen, "hang:", 5) != 0)
         return PMPI_Bcast(buffer, n, type, root, comm);
     code = PMPI_Ibcast(buffer, n, type, root, comm, &request);
+    if (code != MPI_SUCCESS)
+        return code;
     while (code == MPI_SUCCESS && !is_done && getitimer(ITIMER_REAL, &alarm) == 0 &&
            alarm.it_value.tv_sec >= 2) {
         usleep(10000);

@@ -117,8 +117,9 @@ def attached(registry: Registry, digest: str) -> Iterator[ProofManifest]:
     tags = (signature_tag(digest), attestation_tag(digest))
     for name in (*(referrer.digest for referrer in registry.referrers(digest)), *tags):
         with contextlib.suppress(NotThere):
-            manifest = registry.manifest(name)
-            layers = manifests.descriptors(json.loads(manifest), "layers", name)
+            found, manifest = registry.read(name)
+            document = registry.document_of(found, manifest)
+            layers = manifests.descriptors(document, "layers", name)
             some = [one for one in layers if one.media_type not in (SIF, TARBALL)]
             blobs = {one.digest: registry.small_blob(one) for one in some}
             tag = name if name in tags else ""

@@ -43,7 +43,7 @@ NEED_GB = 15  # in the builder's home, in out/ and, meanwhile, in /tmp
 LIMIT_S = {False: 1800, True: 7200}
 TYPES = "mypy"  # the job that is no pytest
 MEMORY, MEMORY_GB = Path("/dev/shm"), 4
-OF_THIS_RUN = f"build-images-tests-{os.getpid()}"
+OF_TESTS = "build-images-tests"  # begins the names of folders there
 TYPES_S = 60.0
 INTERRUPTED = threading.Event()
 NO_TESTS = 5  # pytest's exit status where all tests of a file were left out
@@ -166,9 +166,20 @@ def memory_of(job: Job) -> list[str]:
 
     On ext4, looking for inodes that were not freed a moment ago takes a sixth of their time.
     """
-    has_room = MEMORY.is_dir() and shutil.disk_usage(MEMORY).free >> 30 >= MEMORY_GB
-    wanted = job.name.startswith("unit-") and has_room
-    return [f"--basetemp={MEMORY}/{OF_THIS_RUN}-{job.name}"] if wanted else []
+    if not job.name.startswith("unit-") or not MEMORY.is_dir():
+        return []
+    here = os.statvfs(MEMORY)
+    if here.f_flag & os.ST_NOEXEC or here.f_bavail * here.f_frsize >> 30 < MEMORY_GB:
+        return []
+    return [f"--basetemp={MEMORY}/{OF_TESTS}-{os.getpid()}-{job.name}"]
+
+
+def clean_memory() -> None:
+    """Remove the folders of this run, and of those that were killed."""
+    for folder in MEMORY.glob(f"{OF_TESTS}-*"):
+        pid = folder.name.removeprefix(f"{OF_TESTS}-").partition("-")[0]
+        if pid == str(os.getpid()) or not Path("/proc", pid).exists():
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def start(job: Job, long: bool) -> Running:
@@ -392,6 +403,7 @@ def main(arguments: Sequence[str]) -> int:
         return 4
     signal.signal(signal.SIGTERM, interrupt)
     signal.signal(signal.SIGINT, interrupt)
+    clean_memory()
     shutil.rmtree(RESULTS, ignore_errors=True)
     RESULTS.mkdir(parents=True)
     jobs = [job for job in all_jobs(recorded()) if job.files or not options.long]
@@ -401,8 +413,7 @@ def main(arguments: Sequence[str]) -> int:
         print("interrupted", file=sys.stderr)
         return 130
     finally:
-        for folder in MEMORY.glob(f"{OF_THIS_RUN}-*"):
-            shutil.rmtree(folder, ignore_errors=True)
+        clean_memory()
     seconds = file_seconds(jobs)
     (RESULTS / "durations.json").write_text(json.dumps(seconds, indent=1) + "\n")
     if options.record:

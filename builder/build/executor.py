@@ -195,7 +195,7 @@ def _run(
             waited_s = 0.0
         except Empty:
             waited_s = waited_s + _POLL_S if schedule.is_idle else 0.0
-        if waited_s == _SAY_S and (missing := schedule.missing()):
+        if waited_s == _SAY_S and (missing := schedule.missing_workers()):
             limit = f"waiting up to {PATIENCE_S / 60:.0f} minutes"
             say("\n".join(f"{limit} for a {worker}" for worker in missing))
         if waited_s >= PATIENCE_S:

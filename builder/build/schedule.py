@@ -292,7 +292,7 @@ class Schedule:
             for task in self._without_workers()
         ]
 
-    def missing(self) -> list[str]:
+    def missing_workers(self) -> list[str]:
         """Return what the workers must be that ready tasks wait for."""
         return sorted({str(task.requires) for task in self._without_workers()})
 

@@ -37,8 +37,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _ended(argv: Sequence[str]) -> int:
     options = Options()
-    disable()  # while modules are imported, of which nothing is garbage
     try:
+        disable()  # while modules are imported, of which nothing is garbage
         options = parse(argv)
         for number in (signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(number) is not signal.SIG_IGN:  # nohup ignores SIGHUP
@@ -57,6 +57,8 @@ def _ended(argv: Sequence[str]) -> int:
         return _BROKEN_PIPE
     except (KeyboardInterrupt, Interrupted, BuildImagesError, OSError, MemoryError) as error:
         return _failed(_shown(error), options, argv)
+    finally:
+        enable()
 
 
 def _shown(error: BaseException) -> BuildImagesError:

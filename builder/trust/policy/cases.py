@@ -49,6 +49,7 @@ from builder.trust.policy.site_policy import Policy, policy_of
 
 SCHEMA = "build-images/policy-case/v1"
 _NEVER = dt.datetime.min.replace(tzinfo=dt.timezone.utc)
+_SUFFIXES = (".yaml", ".yml", ".json")
 _texts = list_of(text)
 
 
@@ -90,15 +91,10 @@ def try_case(case: PolicyCase, policy: Policy | None) -> Tried:
     return Tried(case=case, rulings=rulings, wrong=wrong)
 
 
-_SUFFIXES = (".yaml", ".yml", ".json")
-
-
 def read_cases(folder: Path) -> tuple[PolicyCase, ...]:
     """Read the cases in a folder, sorted by name; raises `BadInput` with the faults of all."""
     try:
-        files = sorted(
-            file for file in folder.iterdir() if file.suffix in {".yaml", ".yml", ".json"}
-        )
+        files = sorted(file for file in folder.iterdir() if file.suffix in _SUFFIXES)
     except OSError as error:
         raise BadInput(f"{folder}: not a folder of cases ({error.strerror})") from error
     if not files:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import subprocess
 import sys
@@ -40,6 +41,7 @@ def error_of(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
     said = capsys.readouterr()
     assert said.out == ""
     assert said.err.startswith("usage: build-images")
+    assert gc.isenabled()
     return said.err.partition("\nbuild-images")[2]
 
 
