@@ -42,8 +42,6 @@ LOOK_S = 3.0
 NEED_GB = 15  # in the builder's home, in out/ and, meanwhile, in /tmp
 LIMIT_S = {False: 1800, True: 7200}
 TYPES = "mypy"  # the job that is no pytest
-MEMORY, MEMORY_GB = Path("/dev/shm"), 4
-OF_TESTS = "build-images-tests"  # begins the names of folders there
 TYPES_S = 60.0
 INTERRUPTED = threading.Event()
 NO_TESTS = 5  # pytest's exit status where all tests of a file were left out
@@ -156,30 +154,9 @@ def command_of(job: Job, long: bool) -> list[str]:
         return ["env", "--default-signal=INT", str(PROJECT / ".venv/bin/mypy"), "--strict"]
     options = ["-p", "no:cacheprovider", "-o", "junit_duration_report=total", "-v"]
     chosen = ["-m", "long or campaign"] if long else []
-    options += [f"--junitxml={RESULTS / job.name}.xml", *memory_of(job)]
+    result = f"--junitxml={RESULTS / job.name}.xml"
     pytest = str(PROJECT / ".venv/bin/pytest")
-    return ["env", "--default-signal=INT", pytest, *options, *chosen, *job.files]
-
-
-def memory_of(job: Job) -> list[str]:
-    """Where unit tests write their thousands of small files, if memory has room.
-
-    On ext4, looking for inodes that were not freed a moment ago takes a sixth of their time.
-    """
-    if not job.name.startswith("unit-") or not MEMORY.is_dir():
-        return []
-    here = os.statvfs(MEMORY)
-    if here.f_flag & os.ST_NOEXEC or here.f_bavail * here.f_frsize >> 30 < MEMORY_GB:
-        return []
-    return [f"--basetemp={MEMORY}/{OF_TESTS}-{os.getpid()}-{job.name}"]
-
-
-def clean_memory() -> None:
-    """Remove the folders of this run, and of those that were killed."""
-    for folder in MEMORY.glob(f"{OF_TESTS}-*"):
-        pid = folder.name.removeprefix(f"{OF_TESTS}-").partition("-")[0]
-        if pid == str(os.getpid()) or not Path("/proc", pid).exists():
-            shutil.rmtree(folder, ignore_errors=True)
+    return ["env", "--default-signal=INT", pytest, *options, result, *chosen, *job.files]
 
 
 def start(job: Job, long: bool) -> Running:
@@ -403,7 +380,6 @@ def main(arguments: Sequence[str]) -> int:
         return 4
     signal.signal(signal.SIGTERM, interrupt)
     signal.signal(signal.SIGINT, interrupt)
-    clean_memory()
     shutil.rmtree(RESULTS, ignore_errors=True)
     RESULTS.mkdir(parents=True)
     jobs = [job for job in all_jobs(recorded()) if job.files or not options.long]
@@ -412,8 +388,6 @@ def main(arguments: Sequence[str]) -> int:
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
-    finally:
-        clean_memory()
     seconds = file_seconds(jobs)
     (RESULTS / "durations.json").write_text(json.dumps(seconds, indent=1) + "\n")
     if options.record:
