@@ -105,7 +105,7 @@ def clean(tools: Tools) -> None:
     """Remove containers and mounts. Call it only when no other builder is at work."""
     Buildah(tools).clean()
     temporary = tools.home.temporary.resolve()
-    for storage in temporary.glob(f"{OWN_STORAGE}*"):
+    for storage in (tools.home.storage.resolve(), *temporary.glob(f"{OWN_STORAGE}*")):
         unmount_below(storage, Processes())
     if not mounted_below(temporary):  # files below a mount are not its own
         remove_tree(tools.home.temporary)
