@@ -72,9 +72,9 @@ def unproven(host: str, namespace: str = "site", key: PublicKey | None = None) -
 def _unproven(
     registry: Registry, index: str, images: Sequence[Mapping[str, Any]], key: PublicKey | None
 ) -> list[str]:
-    found = [] if len(images) == 2 else [f"{len(images)} architectures"]
-    found += unsigned(registry, index, key, ())
-    return found + [text for one in images for text in lacking(registry, one["digest"], key)]
+    faults = [] if len(images) == 2 else [f"{len(images)} architectures"]
+    faults += unsigned(registry, index, key, ())
+    return faults + [text for one in images for text in lacking(registry, one["digest"], key)]
 
 
 def lacking(registry: Registry, digest: str, key: PublicKey | None = None) -> list[str]:
@@ -117,8 +117,8 @@ def attached(registry: Registry, digest: str) -> Iterator[ProofManifest]:
     tags = (signature_tag(digest), attestation_tag(digest))
     for name in (*(referrer.digest for referrer in registry.referrers(digest)), *tags):
         with contextlib.suppress(NotThere):
-            found, manifest = registry.read(name)
-            document = registry.document_of(found, manifest)
+            descriptor, manifest = registry.read(name)
+            document = registry.document_of(descriptor, manifest)
             layers = manifests.descriptors(document, "layers", name)
             some = [one for one in layers if one.media_type not in (SIF, TARBALL)]
             blobs = {one.digest: registry.small_blob(one) for one in some}

@@ -139,21 +139,21 @@ class Bases(dict[str, Base]):
     def __missing__(self, arch: str) -> Base:
         image, work = self._images[arch], self._work / arch
         work.mkdir(parents=True, exist_ok=True)
-        name = hashlib.sha256(read_layout(image / FILES["oci"]).digest.encode())
+        key = hashlib.sha256(read_layout(image / FILES["oci"]).digest.encode())
         for folder in ("bench", "builder/artifacts"):  # what cuts it
             for program in sorted((PROJECT / folder).glob("*.py")):
-                name.update(program.read_bytes())
-        kept = image.parent / f".small-base-{arch}-{name.hexdigest()[:16]}"
-        with locked(image.parent, kept.name):
-            if not kept.exists():
+                key.update(program.read_bytes())
+        cached = image.parent / f".small-base-{arch}-{key.hexdigest()[:16]}"
+        with locked(image.parent, cached.name):
+            if not cached.exists():
                 for older in image.parent.glob(f".small-base-{arch}-*"):
                     older.unlink()
-                made = base_of(image, work)
-                partial = kept.with_suffix(".partial")
-                partial.write_bytes(pickle.dumps((made, made.blob.read_bytes())))
-                partial.rename(kept)
-        found, content = pickle.loads(kept.read_bytes())
-        self[arch] = dataclasses.replace(found, blob=work / found.blob.name)
+                base = base_of(image, work)
+                partial = cached.with_suffix(".partial")
+                partial.write_bytes(pickle.dumps((base, base.blob.read_bytes())))
+                partial.rename(cached)
+        base, content = pickle.loads(cached.read_bytes())
+        self[arch] = dataclasses.replace(base, blob=work / base.blob.name)
         self[arch].blob.write_bytes(content)
         return self[arch]
 

@@ -293,14 +293,14 @@ class Constraints:
 
     def reasons(self, cell: Cell) -> Reasons:
         """Return all reasons to leave a cell out: of the world, the base, the maintainer."""
-        found: Reasons = ()
+        all_reasons: Reasons = ()
         for rule in self._rules(cell.recipe):  # the innermost loop of a plan of all cells
             values = rule.values(cell)
             reasons = rule.known.get(values)
             if reasons is None:
                 reasons = rule.known[values] = rule.find(cell)
-            found += reasons
-        return found
+            all_reasons += reasons
+        return all_reasons
 
     def toolkits(self, cell: Cell) -> CellToolkits:
         """Return the toolkits of a cell."""

@@ -70,13 +70,13 @@ def signal_all(pids: Iterable[int], number: signal.Signals) -> None:
 def descendants(pid: int) -> list[int]:
     """Return the processes below `pid`: by parent, or by session if they were re-parented."""
     pids = [int(entry) for entry in os.listdir("/proc") if entry.isdigit()]  # noqa: PTH208 - faster
-    session = [one for one in pids if _session_of(one) == pid]
+    session = [other for other in pids if _session_of(other) == pid]
     if not session and pid not in pids:  # it has ended, and left nothing: as nearly always
         return []
     children: dict[int, list[int]] = {}
-    for one in pids:
-        if fields := _fields(one):
-            children.setdefault(int(fields[1]), []).append(one)
+    for other in pids:
+        if fields := _fields(other):
+            children.setdefault(int(fields[1]), []).append(other)
     below = dict.fromkeys(session)
     todo = [pid, *session]
     while todo:

@@ -67,8 +67,8 @@ def prepare(
         tools = held.enter_context(downloading(tools, home, plan.images, progress, options))
         if not options.offline:
             mirror = _machine_mirror([image.base for image in local], progress)
-        known = machine.versions if machine else {}
-        versions = dict(known) or versions_of(tools, options.engine, diagnosis)
+        examined_before = dict(machine.versions) if machine else {}
+        versions = examined_before or versions_of(tools, options.engine, diagnosis)
     return Run(
         settings=options,
         tools=tools,

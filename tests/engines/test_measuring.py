@@ -136,14 +136,14 @@ def test_manifest_evidence_and_report_have_it(bench: tuple[Ended, Path], hpc_ben
     for name in FORMATS:
         outcome, file = manifest["measured"]["outcomes"][name], f"evidence/{name}-bench.json"
         assert outcome["check"] == "collapse"
-        # What a busy machine leaves undecided is no evidence.
+        # A busy machine leaves a format undecided, and writes no evidence of it.
         assert (file in manifest["evidence"]) is (outcome["outcome"] != "skipped")
         if file in manifest["evidence"]:
             statement = json.loads((hpc_bench / file).read_text())
             jsonschema.validate(statement, json.loads(schema_text("evidence")))
             tests = statement["predicate"]
-            told = [*tests["passedTests"], *tests["warnedTests"], *tests["failedTests"]]
-            assert told == ["collapse"]
+            checks = [*tests["passedTests"], *tests["warnedTests"], *tests["failedTests"]]
+            assert checks == ["collapse"]
     if LONG:  # a small image is of no run, which would have written a report
         page = (hpc_bench.parent / "report.html").read_text(encoding="utf-8")
         assert "Measured: speed as a share of bare" in page

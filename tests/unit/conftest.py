@@ -43,9 +43,9 @@ def in_memory() -> str | None:
 
     On ext4, looking for inodes that were not freed a moment ago takes a sixth of the tests' time.
     """
-    for left in MEMORY.glob(f"{OF_TESTS}*"):
-        if not Path("/proc", left.name.removeprefix(OF_TESTS)).exists():
-            shutil.rmtree(left, ignore_errors=True)
+    for folder in MEMORY.glob(f"{OF_TESTS}*"):
+        if not Path("/proc", folder.name.removeprefix(OF_TESTS)).exists():
+            shutil.rmtree(folder, ignore_errors=True)
     here = os.statvfs(MEMORY) if MEMORY.is_dir() else None
     if not here or here.f_flag & os.ST_NOEXEC or here.f_bavail * here.f_frsize >> 30 < MEMORY_GB:
         return None
@@ -55,9 +55,9 @@ def in_memory() -> str | None:
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     """Free the memory, unless files of a failed test are in it."""
-    made = str(session.config.option.basetemp)
-    if exitstatus == 0 and made == f"{MEMORY}/{OF_TESTS}{os.getpid()}":
-        shutil.rmtree(made, ignore_errors=True)
+    basetemp = str(session.config.option.basetemp)
+    if exitstatus == 0 and basetemp == f"{MEMORY}/{OF_TESTS}{os.getpid()}":
+        shutil.rmtree(basetemp, ignore_errors=True)
 
 
 def pytest_collection_finish() -> None:

@@ -80,8 +80,8 @@ def test_native_tools_are_required_where_steps_run_them(machine: Machine) -> Non
     machine.program("qemu-ppc64le", "qemu-ppc64le version 9.2.0")
     run, said = prepared(machine)
     assert "docker" not in run.versions
-    found = {"mmdebstrap": "1.3.5", "apptainer": "1.4.5", "ch-run": "0.31", "buildah": "1.28.2"}
-    assert run.versions == {**found, "qemu": "9.2.0"}
+    versions = {"mmdebstrap": "1.3.5", "apptainer": "1.4.5", "ch-run": "0.31", "buildah": "1.28.2"}
+    assert run.versions == {**versions, "qemu": "9.2.0"}
     assert said == ""
 
 
