@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import functools
 import gc
 import hashlib
 import os
 import shutil
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -42,22 +45,40 @@ def in_memory() -> str | None:
     """A folder for the temporary files of this run, where memory has room and runs programs.
 
     On ext4, looking for inodes that were not freed a moment ago takes a sixth of the tests' time.
+    The run holds a lock on it. Folders without one are of runs that were killed, and are removed:
+    process numbers would not tell, because another PID namespace has its own.
     """
     for folder in MEMORY.glob(f"{OF_TESTS}*"):
-        if not Path("/proc", folder.name.removeprefix(OF_TESTS)).exists():
+        with contextlib.suppress(OSError):
+            descriptor = lock(folder)
             shutil.rmtree(folder, ignore_errors=True)
+            os.close(descriptor)
     here = os.statvfs(MEMORY) if MEMORY.is_dir() else None
     if not here or here.f_flag & os.ST_NOEXEC or here.f_bavail * here.f_frsize >> 30 < MEMORY_GB:
         return None
-    return f"{MEMORY}/{OF_TESTS}{os.getpid()}"
+    folder = tempfile.mkdtemp(prefix=OF_TESTS, dir=MEMORY)
+    lock(folder)  # to the end of this process
+    return f"{folder}/t"
+
+
+def lock(folder: Path | str) -> int:
+    """Lock a folder while the descriptor is open; raise OSError if another process has done so."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     """Free the memory, unless files of a failed test are in it."""
-    basetemp = str(session.config.option.basetemp)
-    if exitstatus == 0 and basetemp == f"{MEMORY}/{OF_TESTS}{os.getpid()}":
-        shutil.rmtree(basetemp, ignore_errors=True)
+    folder = Path(str(session.config.option.basetemp)).parent
+    is_own = folder.name.startswith(OF_TESTS) and not hasattr(session.config, "workerinput")
+    if exitstatus == 0 and is_own:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def pytest_collection_finish() -> None:
