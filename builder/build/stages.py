@@ -304,7 +304,14 @@ def with_log(error: StepFailed, folder: Path) -> StepFailed:
 def _with(
     error: StepFailed, *, message: str, log: Path | None, step: BuildStep | None = None
 ) -> StepFailed:
-    return StepFailed(message, tail=error.tail, log=log, hint=error.hint, step=step or error.step)
+    return StepFailed(
+        message,
+        tail=error.tail,
+        first_error=error.first_error,
+        log=log,
+        hint=error.hint,
+        step=step or error.step,
+    )
 
 
 def place_of(step: BuildStep, spec: Spec, target: str) -> str:

@@ -49,7 +49,8 @@ def first_of(texts: Sequence[str], most: int, between: str = ", ") -> str:
 class ErrorDocument:
     """The JSON that a command with --json prints for an error.
 
-    `output` has the last lines of the program that failed, and `log` is the file with all of them.
+    `output` has the last lines of the program that failed, `first_error` the first lines before
+    them that name an error, and `log` is the file with all lines.
     `reference` is an image that a policy refuses, and `rules` are the rulings of its rules.
     """
 
@@ -59,6 +60,7 @@ class ErrorDocument:
     hint: str = ""
     faults: tuple[Fault, ...] = ()
     output: tuple[str, ...] | None = optional()
+    first_error: tuple[str, ...] | None = optional()
     log: Path | None = optional()
     reference: str | None = optional()
     rules: tuple[object, ...] | None = optional()
@@ -108,7 +110,8 @@ class BuildStep:
 class StepFailed(BuildImagesError):
     """A command that a build or a check ran has failed, with an exit status if it ended itself.
 
-    `step` is the failed step of a build.
+    `tail` are the last lines of its output. `first_error` are those that name its first error, if
+    that comes before them. `step` is the failed step of a build.
     """
 
     def __init__(
@@ -116,6 +119,7 @@ class StepFailed(BuildImagesError):
         message: str,
         *,
         tail: Sequence[str] = (),
+        first_error: Sequence[str] = (),
         log: Path | None = None,
         hint: str = "",
         status: int = 1,
@@ -126,6 +130,7 @@ class StepFailed(BuildImagesError):
         self.status = status
         self.step = step
         self.tail = tuple(tail)
+        self.first_error = tuple(first_error)
         self.log = log
 
     def output(self) -> str:
@@ -134,9 +139,13 @@ class StepFailed(BuildImagesError):
 
     def __str__(self) -> str:
         lines = [self.message]
-        if self.tail:
-            lines.append(f"  its last {counted(len(self.tail), 'line')}:")
-            lines += [f"  | {line}" for line in self.tail]
+        titles = {
+            "its first error": self.first_error,
+            f"its last {counted(len(self.tail), 'line')}": self.tail,
+        }
+        for title, output in titles.items():
+            if output:
+                lines += [f"  {title}:", *(f"  | {line}" for line in output)]
         if self.log:
             lines.append(f"  log: {self.log}")
         if self.hint:
@@ -144,7 +153,8 @@ class StepFailed(BuildImagesError):
         return "\n".join(lines)
 
     def document(self) -> ErrorDocument:
-        return replace(super().document(), output=self.tail, log=self.log)
+        first_error = self.first_error or None
+        return replace(super().document(), output=self.tail, first_error=first_error, log=self.log)
 
 
 class LintFailed(BuildImagesError):

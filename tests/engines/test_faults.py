@@ -31,12 +31,13 @@ def home_in_the_environment(small_home: Path, monkeypatch: pytest.MonkeyPatch) -
 def test_a_failing_step_is_named_and_the_other_images_go_on(home: Path, small_site: Path) -> None:
     del home  # in the environment
     write_tiny(small_site, '"echo all is well"', name="sound")
-    write_tiny(small_site, '"seq 100", "exit 7"')
+    write_tiny(small_site, '"echo Error: oh >&2", "seq 100", "exit 7"')
     done = build_images("--project", small_site, "--all", "--format", "oci")
     assert done.status == 1
-    assert f"{IMAGE}: failed, the build failed at: RUN seq 100 && exit 7" in done.stderr
-    assert "  from recipes/tiny.yaml:6, runtime[0].shell\n" in done.stderr
-    assert "its last 30 lines" in done.stderr
+    step = "RUN echo Error: oh >&2 && seq 100 && exit 7"
+    assert f"{IMAGE}: failed, the build failed at: {step}\n" in done.stderr
+    assert "  from recipes/tiny.yaml:6, runtime[0].shell\n  its first error:\n" in done.stderr
+    assert "\n  | Error: oh\n  | 1\n  | 2\n  its last 30 lines:\n" in done.stderr
     assert "  | 99\n  | 100\n  log: " in done.stderr  # and nothing of the engine's own
     assert (done.stdout + done.stderr).count("\n  | 100\n") == 1
     assert f"log: {small_site}/out/{IMAGE}/build.log" in done.stderr

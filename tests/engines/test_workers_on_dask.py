@@ -224,10 +224,12 @@ def test_a_full_disk_of_one_worker_costs_no_image(
 
 def test_a_failing_step_is_shown_with_its_log(small_site: Path, pool: Pool, tmp_path: Path) -> None:
     write_tiny(small_site, '"echo all is well"', name="sound")
-    write_tiny(small_site, '"seq 100", "exit 7"')
+    write_tiny(small_site, '"echo Error: oh >&2", "seq 100", "exit 7"')
     done = build_images(*words(small_site, pool), env=environment(small_site, tmp_path))
     assert done.status == 1
-    assert f"{TINY}: failed, the build failed at: RUN seq 100 && exit 7" in done.stderr
+    step = "RUN echo Error: oh >&2 && seq 100 && exit 7"
+    assert f"{TINY}: failed, the build failed at: {step}\n" in done.stderr
+    assert "  its first error:\n  | Error: oh\n  | 1\n  | 2\n  its last 30 lines:\n" in done.stderr
     assert f"log: {small_site}/out/{TINY}/build.log" in done.stderr
     assert "\n99\n" in (small_site / "out" / TINY / "build.log").read_text()
     assert manifest_of(small_site / "out/sound-1.0-small-x86_64")["outcome"] == "verified"

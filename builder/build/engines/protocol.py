@@ -27,6 +27,13 @@ if TYPE_CHECKING:
     from builder.sources.package_cache import PackageCache
 
 OnLine = Callable[[str], None]
+# A line that names an error, as compilers, linkers, CMake, configure, APT and pip write it
+_ERROR = re.compile(
+    r"(?i:(?:^|[\s:])(?:fatal |internal compiler )?error(?: #?[\w-]+)?:)"
+    r"|^CMake Error|: undefined reference to |^E: "
+)
+# Lines shown with it: gfortran names the place before the error, GCC and CMake explain it below.
+_BEFORE_ERROR, _AFTER_ERROR = 4, 2
 _LAYER = re.compile(r"--> (?P<taken>Using cache )?(?P<id>[0-9a-f]{11})")  # Buildah's output
 
 
@@ -218,6 +225,8 @@ class Instructions:
         self._begun: dict[str, str] = {}  # instructions, by the lines that began them
         self._layer = ""
         self._output: deque[str] = deque(maxlen=TAIL_LINES)
+        self._first_error: list[str] = []
+        self._after_error = 0  # lines since then
         self.built: set[str] = set()  # layers, by the first digits of their ids in the engine
         self.taken: set[str] = set()  # layers of an earlier build
 
@@ -231,12 +240,23 @@ class Instructions:
         elif not self._own.match(line):
             text = self._prefix.sub("", line) if self._prefix else line
             self._output.append(text)
+            self._note_error()
             self._build.on_output(text)
+
+    def _note_error(self) -> None:
+        """Note the first lines of a step's output that name an error."""
+        if self._first_error:
+            self._after_error += 1
+            if self._after_error <= _AFTER_ERROR:
+                self._first_error.append(self._output[-1])
+        elif _ERROR.search(self._output[-1]):
+            self._first_error = [*self._output][-1 - _BEFORE_ERROR :]
 
     def _begin(self, line: str, instruction: str) -> None:
         if line not in self._begun:
             self._begun[line] = instruction
             self._output.clear()
+            self._first_error, self._after_error = [], 0
         self._current = instruction
         self._build.on_line(line)
 
@@ -251,6 +271,7 @@ class Instructions:
         return StepFailed(
             f"the build failed at: {shortened(self._current) or 'its start'}",
             tail=self._output or error.tail,
+            first_error=self._first_error if self._after_error >= TAIL_LINES else (),
             log=error.log,
             hint=f"all output: build-images logs {image}",
             step=step if self._current else None,

@@ -292,7 +292,13 @@ class DaskExecutor:
             output_folder(folder)
             log = folder / LOG
             log.write_text(result.log)
-        return StepFailed(failure.message, tail=failure.tail, log=log, hint=failure.hint)
+        return StepFailed(
+            failure.message,
+            tail=failure.tail,
+            first_error=failure.first_error,
+            log=log,
+            hint=failure.hint,
+        )
 
     def _pause(self, attempt: Attempt) -> None:
         """Show that nothing runs for the image of an attempt, unless a later attempt does."""

@@ -72,19 +72,20 @@ class Failure:
     message: str
     hint: str = ""
     tail: tuple[str, ...] = ()
+    first_error: tuple[str, ...] = ()
     exit_code: int = 1
     cause: str = TASK
 
     @classmethod
     def of(cls, error: BuildImagesError) -> Failure:
         """Return the failure of an error."""
-        message = error.message if isinstance(error, StepFailed) else str(error.args[0])
-        tail = error.tail if isinstance(error, StepFailed) else ()
+        step = error if isinstance(error, StepFailed) else StepFailed(str(error.args[0]))
         causes: dict[type, str] = {TemporaryFailure: STORE, UnfitMachine: MACHINE}
         return cls(
-            message=message,
+            message=step.message,
             hint=error.hint,
-            tail=tail,
+            tail=step.tail,
+            first_error=step.first_error,
             exit_code=error.exit_code,
             cause=causes.get(type(error), TASK),
         )
@@ -125,7 +126,8 @@ class OrderResult:
         values = json.loads(text)
         failure = values.pop("failure")
         if failure:
-            failure = Failure(**{**failure, "tail": tuple(failure["tail"])})
+            lines = {name: tuple(failure[name]) for name in ("tail", "first_error")}
+            failure = Failure(**failure | lines)
         return cls(failure=failure, **values)
 
 

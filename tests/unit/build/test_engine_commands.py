@@ -15,6 +15,7 @@ from builder.build.engines import ENGINES, DockerfileBuild, Lent, apptainer
 from builder.build.engines.protocol import tag
 from builder.model.errors import BuildStep, StepFailed
 from builder.sources.journals import Journals, build_id
+from builder.system.process import TAIL_LINES
 
 BASE_DIGEST = f"sha256:{'4f' * 32}"
 
@@ -162,6 +163,34 @@ def test_the_output_of_a_failed_step_is_told_once(name: str, machine: Commands) 
     assert "shell" not in failed.value.hint, "no step is noted yet"
     assert failed.value.step == BuildStep(instruction="RUN make", number=2, layer=layer)
     assert printed[-1] == "make: *** No rule"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Error: Unclassifiable statement at (1)",
+        "a.c:12:3: error: no x",
+        '"a.F90", line 4: fatal error: no module',
+        "a.f90(7): error #6404: no type",
+        "a.c: undefined reference to `g'",
+        "CMake Error at CMakeLists.txt:3 (find_package):",
+        "configure: error: cannot find install",
+        "E: Unable to locate package a",
+        "ERROR: No matching distribution found for a",
+    ],
+)
+def test_the_first_error_of_a_long_output_is_shown(line: str, machine: Commands) -> None:
+    """With many jobs, `make` prints it far above its last line."""
+    machine.output.clear()
+    machine.failing.add("--network=host")
+    engine = ENGINES["buildah"](machine.tools)
+    before, after = ([f"{number} terror: 1, error.o" for number in range(n)] for n in (6, 40))
+    for left, shown in ((TAIL_LINES - 1, []), (TAIL_LINES, [*before[2:], line, *after[:2]])):
+        output = ["STEP 1/2: RUN true", line, "STEP 2/2: RUN make", *before, line, *after[:left]]
+        machine.output["--network=host"] = "\n".join(output)
+        with pytest.raises(StepFailed) as failed:
+            engine.build(planned(machine))
+        assert failed.value.first_error == tuple(shown)
 
 
 def test_docker_builds_with_buildkit_where_it_is(machine: Commands) -> None:
