@@ -128,6 +128,8 @@ _MARKS = {"verified": "✓", "failed": "✗", "unchanged": "=", "built": "✓"}
 _SHARE = re.compile(
     r"(?<![\d.])(?P<percent>\d{1,3})(?:\.\d+)? ?%|\[(?P<part>\d{1,9})/(?P<all>[1-9]\d{0,8})\]"
 )
+# The line of a `Progress` about an image that is at one step for long
+STILL = re.compile(r"(?P<image>\S+): still, for [^:]+: (?P<summary>.*)")
 _MINUTE, _HOUR = 60, 3600
 
 

@@ -67,6 +67,7 @@ _LIMIT_S = 24 * 3600.0  # of an order: else one that hangs would hold up its run
 _UNWANTED = "unwanted"  # the file beside an order that tells its process to end
 _MACHINE = "machine"  # the file beside an order with what an examination found
 _FRESH_S = 600.0  # the machine is examined again then, and after a failure
+_TELL_S = 10.0  # between two lines of progress about a long step
 _examined: list[tuple[float, str]] = []  # when, and what was found; at most one
 
 
@@ -257,9 +258,10 @@ def _result(order: Order, run: Run, specs: Sequence[Spec]) -> OrderResult:
 
 def _build_stages(order: Order, run: Run, spec: Spec) -> None:
     stages = RunStages(run=run, engine=words_of(run.tools.home, run.engine))
-    stages.make_base(spec.image)
-    for number in range(order.number + 1 if order.kind == "stage" else 0):
-        stages.make(spec, number)
+    with run.progress.running([order.image]):
+        stages.make_base(spec.image)
+        for number in range(order.number + 1 if order.kind == "stage" else 0):
+            stages.make(spec, number)
 
 
 def main() -> int:
@@ -272,7 +274,9 @@ def main() -> int:
     def work() -> None:
         try:
             request = Order.read(order.read_text())
-            events.put(carry_out(request, Progress(), running, order.with_name(_MACHINE)))
+            events.put(
+                carry_out(request, Progress(every_s=_TELL_S), running, order.with_name(_MACHINE))
+            )
         except BuildImagesError as error:
             events.put(OrderResult(failure=Failure.of(error)))
         except OSError as error:

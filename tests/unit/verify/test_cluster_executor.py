@@ -485,6 +485,10 @@ def test_a_lost_worker_is_told_and_its_order_is_cancelled(bench: Bench) -> None:
     bench.connection.told(key, "tcp://n1", "building")
     bench.connection.told("build-images-0-image-1", "tcp://n1", "of another run")
     bench.connection.told(key, "tcp://n9", "of nobody")
+    name = bench.image.identifier
+    bench.connection.told(key, "tcp://n1", f"{name}: still, for 10 s: building | 45 % | a: 45%")
+    now = bench.executor.run.progress._now[name]
+    assert now.summary(99) == "image on n1 (x86) building | 45 % | a: 45%"
     bench.connection.lost("tcp://n9", False)
     bench.connection.lost("tcp://n1", False)
     bench.connection.lost("tcp://n1", True)
