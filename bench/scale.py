@@ -13,6 +13,7 @@ each image has to end as verified or with a reason.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import json
 import random
@@ -298,11 +299,15 @@ def main() -> int:
         print(machine())
         print(f"{chosen.cells} cells on {chosen.workers} workers")
     results: list[Simulated] = []
-    for seed in range(chosen.first, chosen.first + chosen.seeds):
-        results.append(simulate(seed, cells=chosen.cells, workers=chosen.workers))
-        show(results[-1], as_json=chosen.json)
-    if not chosen.json:
+    with contextlib.suppress(KeyboardInterrupt):
+        for seed in range(chosen.first, chosen.first + chosen.seeds):
+            results.append(simulate(seed, cells=chosen.cells, workers=chosen.workers))
+            show(results[-1], as_json=chosen.json)
+    if results and not chosen.json:
         summarize(results)
+    if len(results) < chosen.seeds:
+        print(f"--first {chosen.first + len(results)} goes on from here", file=sys.stderr)
+        return 130
     return 1 if any(result.wrong for result in results) else 0
 
 
