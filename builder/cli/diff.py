@@ -80,8 +80,9 @@ def _of_published(options: DiffOptions, before: str, after: str) -> ImageChanges
     from builder.distribute.pull.images import Puller  # noqa: PLC0415 - slow to import
     from builder.distribute.pull.request import references_of, request_of  # noqa: PLC0415
 
+    policy, arch = options.policy, options.arch or ""
     requests = [
-        request_of(references_of([name])[0], "oci", policy=options.policy, arch=options.arch or "")
+        request_of(references_of([name])[0], "oci", policy=policy, arch=arch, emulated=False)
         for name in (before, after)
     ]
     puller = Puller(plain_http=options.plain_http, dry_run=True, say=lambda _: None)

@@ -139,6 +139,7 @@ def run(options: LoadOptions) -> int:
         policy=options.policy,
         arch=options.arch or "",
         record=options.host,
+        emulated=False,
     )
     if options.home:
         return _into_home(options, archive, site)

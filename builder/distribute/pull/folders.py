@@ -190,7 +190,7 @@ class Root:
     def pipe(self, path: str, mode: int) -> None:
         """Make a named pipe."""
         parent, name = self._parent(path)
-        os.mkfifo(name, 0o600, dir_fd=parent)
+        os.mkfifo(name, dir_fd=parent)
         os.chmod(name, mode, dir_fd=parent)
 
     def same(self, path: str, target: str) -> None:
@@ -213,7 +213,7 @@ class Root:
 
     def settle(self, path: str, mode: int, mtime: float) -> None:
         """Set a folder's mode and time, after everything in it was written."""
-        folder = self._at(path.split("/") if path else [], path)
+        folder = self._at(path.split("/"), path)
         os.fchmod(folder, mode)
         os.utime(folder, _times(mtime))
 

@@ -296,7 +296,5 @@ class _Laying:
     def _as_written(self, path: str) -> TreeEntry:
         """Return a path as it is on disk; folders that no layer contains have the mode 0755."""
         entry = self._entries.get(path) or TreeEntry(path=path, kind="directory", mode=0o755)
-        if entry.kind == "link":
-            return entry
         mode = kept_mode(entry.mode, folder=entry.kind == "directory")
         return dataclasses.replace(entry, mode=mode, attributes=())

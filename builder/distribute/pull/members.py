@@ -104,7 +104,7 @@ def shown(path: str) -> str:
 
 def checked_path(name: str) -> str:
     """Return a member's name as a path below the root, empty for the root; raises `Refused`."""
-    parts = [part for part in name.rstrip("/").split("/") if part not in {"", "."}]
+    parts = [part for part in name.split("/") if part not in {"", "."}]
     if fault := _fault_of_path(name, parts):
         raise Refused(f'"{shown(name)}": {fault}')
     return "/".join(parts)

@@ -163,7 +163,7 @@ def request_of(
     policy: Path | None = None,
     arch: str = "",
     record: Path | None = None,
-    emulated: bool = False,
+    emulated: bool,
 ) -> PullRequest:
     """Return the request for an image: with its policy, its host, its architecture.
 

@@ -23,17 +23,20 @@ from fake_registry import Fake, client, fake_registry
 from made_releases import correct_evidence, make_images, make_project
 from proof_samples import PASSWORD
 from samples import PROOF, ROOT, private_file
+from test_pull_placing import NOW, pulled
 from transcripts import Transcript
 
 from builder.artifacts.oci import LayerBlob, blob_path, read_layout
 from builder.cli import main
 from builder.distribute.pull import images, request
 from builder.distribute.pull.artifacts import FormatPacker
+from builder.distribute.pull.receipts import last_pulls
 from builder.distribute.pull.remote_image import find
 from builder.model.digests import sha256_of_file
 from builder.model.measurement import HostFacts
 from builder.registry.manifests import SIF, referrer
 from builder.trust.policy import rules
+from builder.trust.policy.site_policy import Policy
 from builder.trust.proof import existing
 
 HOST = HostFacts(arch="x86_64", kernel="6.1.0", cpu="a processor", cores=2, os="Debian 12")
@@ -223,6 +226,7 @@ def test_two_published_images_are_compared(
     assert {*sizes} == {"oci", "charliecloud"}
     assert int(sizes["oci"]["after"]) > int(sizes["oci"]["before"])
     site.write_policy(host_contract="enforced")  # made images have no contract
+    last_pulls().write(site.image, pulled("sha256:9", NOW), Policy(keys=()))  # newer
     assert main(["diff", site.image, latest, *options]) == 0
     site.write_policy(keys=["ed25519.pub"])
     shutil.copy(PROOF / "ed25519.pub", tmp_path)
@@ -239,13 +243,19 @@ def test_two_published_images_are_compared(
 def test_only_what_will_be_made_is_fetched_ahead(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    begun, begin = [], FormatPacker.begin
+    begun, begin = list[FormatPacker](), FormatPacker.begin
 
     def noted(packer: FormatPacker) -> None:
         begun.append(packer)
         begin(packer)
 
     monkeypatch.setattr(FormatPacker, "begin", noted)
+    words = ("pull", site.image, *ARCH, "--format", "sif", "--policy", site.policy)
+    site.transcript.run(*words, "--output", "sif")
+    blobs = site.folder / "home/pulls/blobs"
+    assert [path.name for path in blobs.iterdir() if path.suffix != ".lock"] == []
+    layers = begun.pop().judged.remote.layers
+    assert [layer for layer in layers if site.registry.requests(f"GET .*{layer.digest}")] == []
     words = ("pull", site.image, *ARCH, "--format", "oci", "--policy", site.policy)
     for more, number in ((["--dry-run"], 0), ([], 2), ([], 0)):  # ahead, and where it is made
         site.transcript.run(*words, *more)

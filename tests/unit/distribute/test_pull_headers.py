@@ -82,9 +82,10 @@ def spoiled(header: bytes, place: int, by: bytes) -> bytes:
     return with_checksum(header[:place] + by + header[place + len(by) :])
 
 
-def gnu(name: str, link: str = "") -> bytes:
+def gnu(name: str, link: str = "", kind: bytes = tarfile.REGTYPE) -> bytes:
     """A header after those of GNU's tar for a long name and a long target of a link."""
     made = tarfile.TarInfo(name)
+    made.type = kind
     if link:
         made.type, made.linkname = tarfile.SYMTYPE, link
     return made.tobuf(tarfile.GNU_FORMAT)
@@ -99,6 +100,8 @@ TARS = {
     "the longest path": pax(header_of(size=0), path="/".join(["x" * 200] * 20 + ["x" * 75])),
     "a long name": pax(header_of(size=0), path=LONG),
     "a long folder": pax(header_of(type=tarfile.DIRTYPE, size=0), path=LONG + "/"),
+    "a long file with a slash at its end": pax(header_of(size=0), path=LONG + "/"),
+    "GNU's long folder": gnu(LONG, kind=tarfile.DIRTYPE),
     "a long link": pax(header_of(type=tarfile.SYMTYPE, size=0), linkpath=LONG),
     "a time of a part of a second": pax(header_of(size=0), mtime="1000000000.25"),
     "a time that is none": pax(header_of(size=0), mtime="yesterday"),
@@ -175,6 +178,7 @@ def test_what_is_about_all_members_and_counts_nowhere_is_passed_over() -> None:
         "a second tar": END + header_of(size=0, name="second"),
         "a second tar after one block": bytes(512) + header_of(size=0, name="second"),
         "a byte": END + bytes(5000) + b"x",
+        "a letter": END + b"X",
         "no header": b"x" * 512 + header_of(size=0, name="second"),
         "a part of a header": header_of(size=0, name="second")[:300],
     }.values(),

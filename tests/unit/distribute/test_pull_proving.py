@@ -9,18 +9,19 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from fake_registry import Fake
+from fake_registry import Fake, digest
 from proof_samples import our_key, trusted
 from registry_site import Content, Published, Site
 
 from builder.distribute.pull import proof
 from builder.distribute.pull.proof import proofs_of
 from builder.model.errors import Refused
-from builder.registry import MANIFEST, Descriptor, Registry
+from builder.registry import MANIFEST, Descriptor, NotThere, Registry
 from builder.registry.manifests import EMPTY, EMPTY_CONTENT
 from builder.trust.policy.evidence import counted_reasons
 from builder.trust.policy.records import OTHER, Claim
 from builder.trust.proof.attachments import BUNDLE
+from builder.trust.proof.attestations import attestation_tag
 
 NOW = dt.datetime.now(dt.timezone.utc)
 
@@ -84,6 +85,28 @@ def test_rubbish_within_bounds_hides_nothing(image: tuple[Registry, Published]) 
     before = judged(registry, made.image)
     attach(registry, made.image, [b"[" * 100, b'{"a":[' + b"[]," * 50_000 + b"0]}"])
     assert judged(registry, made.image) == before + Counter(fault=2)
+
+
+def test_proof_that_cannot_be_read_names_its_place(image: tuple[Registry, Published]) -> None:
+    registry = image[0]
+    bare = registry.write_manifest(b"{}", MANIFEST).digest
+    attach(registry, bare, [b"absent"])
+    [attached] = registry.referrers(bare)
+    tag = attestation_tag(bare)
+    registry.write_manifest(b"{}", MANIFEST, tag)
+    asked: list[str] = []
+
+    def small_blob(blob: Descriptor, _most: int) -> bytes:
+        asked.append(blob.digest)
+        raise NotThere("no blob")
+
+    registry.small_blob = small_blob  # type: ignore[method-assign]
+    found = proofs_of(registry, [bare], [trusted()], NOW)
+    assert {(one.kind, one.digest, one.fault) for one in found} == {
+        (OTHER, attached.digest, "is missing (no blob)"),
+        (OTHER, tag, "is damaged (not an OCI manifest)"),
+    }
+    assert asked == [digest(b"absent")]
 
 
 def test_too_many_bytes_are_refused(
