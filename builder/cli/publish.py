@@ -13,8 +13,9 @@ from builder.cli.options import (
     SelectorOptions,
     add_flag,
     add_output,
+    add_source,
+    add_text,
     add_transfer,
-    not_empty,
 )
 from builder.compile.spec import block_faults
 from builder.distribute.publish.blobs import MISSING, MOUNTED, SENT, THERE
@@ -74,32 +75,22 @@ class PublishOptions(SelectorOptions):
 
 
 def declare(parser: Parser) -> None:
-    """Add the options of `publish`."""
     parser.description, parser.epilog = _DESCRIPTION, _EXAMPLES + EXIT_CODES
     parser.add_argument(
         "--to", required=True, metavar="REGISTRY/NAMESPACE", help="namespace to publish to"
     )
-    parser.add_argument(
-        "--from",
-        dest="source",
-        type=not_empty,
-        metavar="REGISTRY/NAMESPACE",
-        help="copy from another registry instead of the output folder",
+    add_source(parser, "copy from another registry instead of the output folder")
+    text = (
+        "sign everything with this key: a file, env://NAME, or, through cosign, pkcs11:, "
+        "awskms://, ...; keyless for the identity of a CI job (default: proof is not signed)"
     )
-    parser.add_argument(
-        "--key",
-        type=not_empty,
-        metavar="KEY",
-        help="sign everything with this key: a file, env://NAME, or, through cosign, pkcs11:, "
-        "awskms://, ...; keyless for the identity of a CI job (default: proof is not signed)",
-    )
+    add_text(parser, "--key", text, "KEY")
     add_output(parser, "output folder of the build (default: PROJECT/out)")
-    add_flag(
-        parser,
-        "--attach-failures",
+    text = (
         "attach evidence of failed checks to the images in the registry: "
-        "policies refuse these images until a later pass is published",
+        "policies refuse these images until a later pass is published"
     )
+    add_flag(parser, "--attach-failures", text)
     add_transfer(parser, "show what would be sent and tagged; do nothing", jobs=8)
 
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import builder
-from builder.cli.options import Options, Parser, add_flag, not_empty
+from builder.cli.options import Options, Parser, add_flag, add_list, not_empty
 from builder.model.errors import StepFailed
 from builder.system.home import Home
 from builder.system.process import Processes
@@ -43,30 +43,20 @@ class SetupOptions(Options):
 
 
 def declare(parser: Parser) -> None:
-    """Add the options of `setup`."""
     parser.description = _DESCRIPTION
     parser.add_argument(
         "part", metavar="host", nargs="?", choices=("host",), help="the administrator's part"
     )
-    parser.add_argument(
-        "--user",
-        action="append",
-        default=[],
-        type=not_empty,
-        metavar="USER",
-        help="with host: give this user sub-ids (may be repeated)",
-    )
+    text = "with host: give this user sub-ids (may be repeated)"
+    add_list(parser, "--user", text, "USER", of=not_empty)
     add_flag(parser, "--with-cosign", "also install cosign, for publish --key keyless")
     ways = parser.add_mutually_exclusive_group()
     add_flag(ways, "--dry-run", "show what would be installed, and where")
     add_flag(ways, "--check", "exit code 4 if anything is missing")
     add_flag(ways, "--print-path", "show the folders of build-images and its tools, for PATH")
-    ways.add_argument(
-        "--print-completion",
-        metavar="SHELL",
-        choices=("bash", "zsh", "fish"),
-        help="print the script that completes commands, options and values in bash, zsh or fish",
-    )
+    text = "print the script that completes commands, options and values in bash, zsh or fish"
+    shells = ("bash", "zsh", "fish")
+    ways.add_argument("--print-completion", metavar="SHELL", choices=shells, help=text)
 
 
 def words_of(options: SetupOptions) -> list[str]:
