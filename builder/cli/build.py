@@ -51,8 +51,6 @@ _HINT = "use --all to build them all, --dry-run to list them, --arch, --recipe o
 
 
 class BuildOptions(SelectorOptions):
-    """The options of the main job."""
-
     engine: str
     format: Sequence[str]
     jobs: int

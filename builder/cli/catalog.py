@@ -34,8 +34,6 @@ server or for a browser without one.
 
 
 class CatalogOptions(Options):
-    """The options of `catalog`."""
-
     registry: str | None
     host: Sequence[Path]
     images_in: Path | None

@@ -64,8 +64,6 @@ _HINT = "name an image's folder, such as out/IDENTIFIER, a SIF, or another form 
 
 
 class CheckHostOptions(Options):
-    """The options of `check-host`."""
-
     path: Path | None
     host: Path | None
     record: bool

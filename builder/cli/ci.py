@@ -20,8 +20,6 @@ recipes or matrix, print it again.
 
 
 class CiOptions(SelectorOptions):
-    """The options of `ci`."""
-
     system: str
     native_runner: Sequence[tuple[str, str]]
     keyless: bool

@@ -22,8 +22,6 @@ from builder.model.manifest import MANIFEST
 
 
 class DiffOptions(Options):
-    """The options of `diff`."""
-
     path: str
     other: str | None
     json: bool

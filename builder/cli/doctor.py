@@ -18,8 +18,6 @@ from builder.system.terminal import in_colour
 
 
 class DoctorOptions(Options):
-    """The options of `doctor`."""
-
     path: Path | None
     gpu: bool
     json: bool

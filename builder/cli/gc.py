@@ -24,8 +24,6 @@ from builder.system.process import Processes
 
 
 class GcOptions(Options):
-    """The options of `gc`."""
-
     free: bool
     unused_for: int | None
     layers: bool

@@ -22,8 +22,6 @@ and checks that come with this program.
 
 
 class InitOptions(Options):
-    """The options of `init`."""
-
     folder: Path
     dry_run: bool
 

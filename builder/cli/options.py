@@ -208,12 +208,10 @@ def add_list(
 
 
 def add_json(parser: _ActionsContainer, text: str = "as JSON") -> None:
-    """Add --json."""
     add_flag(parser, "--json", f"{text}; errors, too")
 
 
 def add_project(parser: Parser) -> None:
-    """Add --project."""
     text = "the project: the folder with matrix.yaml (default: this one)"
     parser.add_argument("--project", type=a_path, metavar="DIR", default=".", help=text)
 
@@ -250,7 +248,6 @@ def add_progress(parser: Parser) -> None:
 
 
 def add_offline(parser: Parser) -> None:
-    """Add --offline."""
     add_flag(
         parser,
         "--offline",
@@ -260,7 +257,6 @@ def add_offline(parser: Parser) -> None:
 
 
 def add_output(parser: _ActionsContainer, text: str) -> None:
-    """Add --output DIR."""
     parser.add_argument("--output", "-o", type=a_path, metavar="DIR", help=text)
 
 
@@ -272,12 +268,10 @@ def add_image(parser: Parser) -> None:
 
 
 def add_images_in(parser: Parser, text: str) -> None:
-    """Add --images-in DIR."""
     add_path(parser, "--images-in", f"{text} (default: PROJECT/out)", "DIR")
 
 
 def add_no_native_tools(parser: Parser) -> None:
-    """Add --no-native-tools."""
     add_flag(
         parser,
         "--no-native-tools",
@@ -287,7 +281,6 @@ def add_no_native_tools(parser: Parser) -> None:
 
 
 def add_max_index_age(parser: Parser) -> None:
-    """Add --max-index-age."""
     parser.add_argument(
         "--max-index-age",
         type=number_of_days,
@@ -298,18 +291,15 @@ def add_max_index_age(parser: Parser) -> None:
 
 
 def add_no_lint(parser: Parser) -> None:
-    """Add --no-lint."""
     add_flag(parser, "--no-lint", "do not check the generated specs for errors")
 
 
 def add_plain_http(parser: Parser) -> None:
-    """Add --plain-http."""
     text = "use HTTP for this registry (may be repeated; loopback needs no option)"
     add_list(parser, "--plain-http", text, "HOST")
 
 
 def add_source(parser: Parser, text: str) -> None:
-    """Add --from."""
     metavar = "REGISTRY/NAMESPACE"
     parser.add_argument("--from", dest="source", type=not_empty, metavar=metavar, help=text)
 

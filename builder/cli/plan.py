@@ -14,8 +14,6 @@ _MOST_WITH_STAGES = 50  # images; for more, stages are shown only on request
 
 
 class PlanOptions(SelectorOptions):
-    """The options of `plan`."""
-
     json: bool
     graph: bool
     stages: bool

@@ -21,8 +21,6 @@ docs/pulling.md. Every pull's receipt has a case. A case with its own policy is 
 
 
 class PolicyOptions(Options):
-    """The options of `policy test`."""
-
     cases: Path
     policy: Path | None
     explain: bool

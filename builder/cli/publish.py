@@ -62,8 +62,6 @@ examples:
 
 
 class PublishOptions(SelectorOptions):
-    """The options of `publish`."""
-
     to: str
     source: str | None
     key: str | None

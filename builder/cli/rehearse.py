@@ -24,8 +24,6 @@ _INDENT = " " * 4
 
 
 class RehearseOptions(SelectorOptions):
-    """The options of `rehearse`."""
-
     clones: Sequence[Path]
     steps: bool
     json: bool

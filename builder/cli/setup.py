@@ -31,8 +31,6 @@ clone of the project, ci/setup does the same.
 
 
 class SetupOptions(Options):
-    """The options of `setup`."""
-
     part: str | None
     user: Sequence[str]
     with_cosign: bool

@@ -28,8 +28,6 @@ for OpenShift (build, pod, job) and an entry for shpc. Nothing is built and noth
 
 
 class SiteFilesOptions(SelectorOptions):
-    """The options of `site-files`."""
-
     registry: str
     folder: str
     gpus: int

@@ -16,8 +16,6 @@ _ADDRESS = "SCHEDULER"  # to replace in a script
 
 
 class WorkersOptions(Options):
-    """The options of `workers`."""
-
     action: str
     pool: str
     scheduler: str
