@@ -103,9 +103,7 @@ def _of_registry(
 ) -> list[str]:
     """Add the releases of a registry; return their names."""
     source = namespace(address, options.plain_http, tell=Progress(level=options.level).say)
-    releases, reasons = find_releases(source, declared)
-    if reasons:
-        raise refusal(reasons, declared, hint="publish them there first", done="written")
+    releases = find_releases(source, declared, done="written")
     for release in releases:
         inputs.contents.add_mirrored(release, source(release.recipe))
     return [f"{release.recipe}:{release.tags[0]}" for release in releases]

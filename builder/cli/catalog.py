@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from builder.artifacts.compare import read_labels
-from builder.artifacts.manifests import read_manifest
+from builder.artifacts.manifests import read_manifest, read_statements
 from builder.cli.options import (
     Options,
     Parser,
@@ -60,6 +60,7 @@ def run(options: CatalogOptions) -> int:
     readers = CatalogReaders(
         manifest=read_manifest,
         contract=contract_from_file,
+        statements=read_statements,
         labels=read_labels,
         answers=lambda contract: [judge(contract, host, known).at_site for host in hosts],
     )
@@ -67,10 +68,8 @@ def run(options: CatalogOptions) -> int:
     if not entries:
         hint = "build images, or name their folder: --images-in DIR"
         raise EmptySelection(f"no image in {source}", hint=hint)
-    if out.resolve() in {
-        source.resolve(),
-        *((source / entry.image).resolve() for entry in entries),
-    }:
+    folders = (source, *(source / entry.image for entry in entries))
+    if out.resolve() in {folder.resolve() for folder in folders}:
         raise BadInput(f"{out} contains images; the site needs a folder of its own")
     write_catalog(entries, source, out, registry=options.registry or "")
     for entry in entries:

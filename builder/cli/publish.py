@@ -103,9 +103,7 @@ def run(options: PublishOptions) -> int:
     narrowed = partial(refusal, declared=declared, hint=NARROW_HINT)
     if options.source:
         source = namespace(options.source, options.plain_http, tell=say)
-        copies, reasons = find_releases(source, declared)
-        if reasons:
-            raise refusal(reasons, declared, hint="publish them there first")
+        copies = find_releases(source, declared)
         mirror = ReleaseMirror(source=source, target=to, jobs=options.jobs, say=say)
         send(mirror, copies, narrowed, options, dry_run=options.dry_run)
         return 0
@@ -144,9 +142,9 @@ def _hint(options: PublishOptions, declared: Sequence[Declared]) -> str:
 
 
 def find_releases(
-    source: Callable[[str], Source], declared: Sequence[Declared]
-) -> tuple[list[Mirrored], list[str]]:
-    """Find the declared releases in a registry; return them, and the reasons against copying."""
+    source: Callable[[str], Source], declared: Sequence[Declared], *, done: str = "published"
+) -> list[Mirrored]:
+    """Find the declared releases in a registry; raises `Refused` if one cannot be copied."""
     releases, reasons = [], []
     for release in declared:
         architectures = [ARCHITECTURES[image.cell.arch].oci for image in release.images]
@@ -154,7 +152,9 @@ def find_releases(
         mirrored, faults = found_release(source(name), name, release.tags, architectures)
         releases += [mirrored] if mirrored else []
         reasons += faults
-    return releases, reasons
+    if reasons:
+        raise refusal(reasons, declared, hint="publish them there first", done=done)
+    return releases
 
 
 def send(
@@ -176,10 +176,7 @@ def send(
     else:
         done, traffic = sender.send(releases)
     if options.json:
-        blobs = {
-            how: {"count": traffic.blobs.get(how, 0), "bytes": traffic.sizes.get(how, 0)}
-            for how in _WORDS
-        }
+        blobs = {how: {"count": traffic.blobs[how], "bytes": traffic.sizes[how]} for how in _WORDS}
         options.print_json({"releases": [*map(asdict, done)], "blobs": blobs})
         return
     for release in done:
@@ -190,6 +187,6 @@ def send(
     parts = [
         f"{counted(traffic.blobs[how], 'blob')} {word}, {traffic.sizes[how] / 1e6:.1f} MB"
         for how, word in _WORDS.items()
-        if traffic.blobs.get(how)
+        if traffic.blobs[how]
     ]
     print(("dry run, nothing was sent: " if dry_run else "") + "; ".join(parts))

@@ -166,11 +166,9 @@ def _measure(run: Run, folder: Path, options: VerifyOptions) -> int:
 
 def _launched(run: Run, folder: Path, ranks: Sequence[Start], options: VerifyOptions) -> int:
     done = verify_launched(run, options.project, folder, ranks, distinct(options.runner))
-    if options.json:
-        options.print_json(manifest_text(done.manifest).rstrip("\n"))
-        return done.exit_code
     title = f"{done.manifest.image}: {ranks[0].ranks} ranks{', emulated' if done.emulated else ''}"
-    print("\n".join([title, *lines_of_checks(done.outcomes)]))
+    text = "\n".join([title, *lines_of_checks(done.outcomes)])
+    options.show(manifest_text(done.manifest).rstrip("\n"), lambda: text)
     return done.exit_code
 
 
@@ -182,8 +180,7 @@ def _rank_options(options: VerifyOptions) -> tuple[Start, ...]:
     if not options.launcher:
         named = [f"--{name.replace('_', '-')}" for name in _FOR_RANKS if getattr(options, name)]
         if named:
-            text = f"{', '.join(named)}: only with --launcher mpirun or srun"
-            options.parser.error(text)
+            options.parser.error(f"{', '.join(named)}: only with --launcher mpirun or srun")
         return ()
     if options.bench:
         options.parser.error("--bench and --launcher exclude each other")
