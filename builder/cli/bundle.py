@@ -10,6 +10,7 @@ from builder.cli.options import (
     EXIT_CODES,
     Parser,
     SelectorOptions,
+    TransferOptions,
     a_path,
     add_flag,
     add_source,
@@ -49,17 +50,13 @@ examples:
 """
 
 
-class BundleOptions(SelectorOptions):
+class BundleOptions(SelectorOptions, TransferOptions):
     """The options of `bundle`; `output` is the folder that contains the images' folders."""
 
     archive: Path
     source: str | None
     key: str | None
     no_inputs: bool
-    dry_run: bool
-    plain_http: Sequence[str]
-    jobs: int
-    json: bool
 
     @property
     def has_inputs(self) -> bool:

@@ -11,6 +11,7 @@ from builder.build.at_work import using
 from builder.cli.options import (
     Parser,
     ProgressOptions,
+    TransferOptions,
     add_flag,
     add_output,
     add_path,
@@ -83,7 +84,7 @@ examples:
 _HINT = "the archive is not proven: ask its author, or change the policy"
 
 
-class LoadOptions(ProgressOptions):
+class LoadOptions(ProgressOptions, TransferOptions):
     """The options of `load`; exactly one of `to`, `output` and `home` is set."""
 
     archive: Path
@@ -95,10 +96,6 @@ class LoadOptions(ProgressOptions):
     checkout: Path | None
     host: Path | None
     explain: bool
-    dry_run: bool
-    plain_http: Sequence[str]
-    jobs: int
-    json: bool
 
 
 def declare(parser: Parser) -> None:
@@ -168,7 +165,7 @@ def _into_registry(options: LoadOptions, archive: Bundle, site: PullRequest, add
         for line in release.leave_out(proven):
             say(line)
     mirror = ReleaseMirror(source=archive.repository, target=to, jobs=options.jobs, say=say)
-    send(mirror, releases, _narrowed, options, dry_run=options.dry_run)
+    send(mirror, releases, _narrowed, options)
     for image in () if options.dry_run else images:
         request = image.request
         if request.format == "oci":

@@ -124,6 +124,15 @@ class ImageOptions(Options):
     path: Path
 
 
+class TransferOptions(Options):
+    """Options of commands that transfer blobs."""
+
+    dry_run: bool
+    plain_http: Sequence[str]
+    jobs: int
+    json: bool
+
+
 class ProgressOptions(Options):
     """Options that set how much a command prints."""
 
@@ -305,7 +314,7 @@ def add_source(parser: Parser, text: str) -> None:
 
 
 def add_transfer(parser: Parser, dry_run: str, *, jobs: int = 4) -> None:
-    """Add the options for the transfer of blobs: --dry-run, --plain-http, --jobs and --json."""
+    """Add the options of `TransferOptions`."""
     add_flag(parser, "--dry-run", dry_run)
     add_plain_http(parser)
     text = "blobs and requests to work on at once (default: %(default)s)"

@@ -8,9 +8,9 @@ from functools import partial
 
 from builder.cli.options import (
     EXIT_CODES,
-    Options,
     Parser,
     SelectorOptions,
+    TransferOptions,
     add_flag,
     add_output,
     add_source,
@@ -61,15 +61,11 @@ examples:
 """
 
 
-class PublishOptions(SelectorOptions):
+class PublishOptions(SelectorOptions, TransferOptions):
     to: str
     source: str | None
     key: str | None
-    dry_run: bool
     attach_failures: bool
-    plain_http: Sequence[str]
-    jobs: int
-    json: bool
 
 
 def declare(parser: Parser) -> None:
@@ -105,7 +101,7 @@ def run(options: PublishOptions) -> int:
         source = namespace(options.source, options.plain_http, tell=say)
         copies = find_releases(source, declared)
         mirror = ReleaseMirror(source=source, target=to, jobs=options.jobs, say=say)
-        send(mirror, copies, narrowed, options, dry_run=options.dry_run)
+        send(mirror, copies, narrowed, options)
         return 0
     releases, reasons = ready_releases(declared, options.out, options.project)
     if reasons:
@@ -113,7 +109,7 @@ def run(options: PublishOptions) -> int:
         raise refusal(reasons, declared, notes=notes, hint=_hint(options, declared))
     prove = prove_with(options.key or "", releases, processes)
     publisher = Publisher(target=to, prove=prove, jobs=options.jobs, say=say, stop=processes.stop)
-    send(publisher, releases, narrowed, options, dry_run=options.dry_run)
+    send(publisher, releases, narrowed, options)
     for line in () if options.dry_run else _attached(options, declared, to, processes):
         say(line)
     return 0
@@ -161,9 +157,7 @@ def send(
     sender: ReleaseSender[AnyRelease],
     releases: Sequence[AnyRelease],
     narrowed: Callable[[list[str]], Refused],
-    options: Options,
-    *,
-    dry_run: bool,
+    options: TransferOptions,
 ) -> None:
     """Send releases, except in a dry run, and print them and the traffic.
 
@@ -171,7 +165,7 @@ def send(
     """
     if reasons := sender.narrowed(releases):
         raise narrowed(reasons)
-    if dry_run:
+    if options.dry_run:
         done, traffic = [*map(sender.described, releases)], sender.missing(releases)
     else:
         done, traffic = sender.send(releases)
@@ -189,4 +183,4 @@ def send(
         for how, word in _WORDS.items()
         if traffic.blobs[how]
     ]
-    print(("dry run, nothing was sent: " if dry_run else "") + "; ".join(parts))
+    print(("dry run, nothing was sent: " if options.dry_run else "") + "; ".join(parts))
