@@ -58,8 +58,6 @@ examples:
   build-images check-host image.sif --host node.json      wherever the image is
 """
 _EXIT_CODE = {YES: 0, NO: Refused.exit_code, UNKNOWN: MissingPrerequisite.exit_code}
-
-
 _HINT = "name an image's folder, such as out/IDENTIFIER, a SIF, or another form of it"
 
 

@@ -19,8 +19,6 @@ from builder.system.home import Home
 from builder.system.process import Processes
 
 _SCRIPT = Path(builder.__file__).parent / "host/setup/main.sh"
-
-
 _DESCRIPTION = """\
 Install the tools for building images that this machine lacks. The default is the user's part, which
 never needs root: it installs Apptainer into the builder's home, and prints the commands for steps
