@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from builder.artifacts.compare import read_labels
-from builder.artifacts.manifests import read_manifest, read_statements
+from builder.artifacts.manifests import read_manifest
 from builder.cli.options import (
     Options,
     Parser,
@@ -60,7 +60,6 @@ def run(options: CatalogOptions) -> int:
     readers = CatalogReaders(
         manifest=read_manifest,
         contract=contract_from_file,
-        statements=read_statements,
         labels=read_labels,
         answers=lambda contract: [judge(contract, host, known).at_site for host in hosts],
     )

@@ -52,7 +52,6 @@ class CatalogReaders:
 
     manifest: Callable[[Path], Manifest | None]
     contract: Callable[[bytes, str], HostContract]
-    statements: Callable[[Path, Manifest], Mapping[str, Statement | None]]
     labels: Callable[[Path, Manifest], Mapping[str, str] | None]
     answers: Callable[[HostContract], Sequence[SiteAnswer]]
 
@@ -215,8 +214,7 @@ def read_entry(folder: Path, manifest: Manifest, readers: CatalogReaders) -> Cat
         return None
     card = card_of(manifest)
     proofs, sbom = _proofs(folder, manifest), _sbom(folder / SBOM)
-    faults = [*_proof_faults(manifest, proofs)]
-    faults = faults or faults_of(manifest, readers.statements(folder, manifest))
+    faults = [*_proof_faults(manifest, proofs)] or _contradictions(folder, manifest)
     if sbom and not sbom.is_of(manifest.artifacts["oci"].digest):
         faults.append("the SBOM is for another image")
     contract = _contract(folder / FILE, readers)
@@ -263,6 +261,17 @@ def _proof_faults(manifest: Manifest, proofs: Sequence[EntryProof]) -> Iterator[
             yield f"the evidence {proof.name} is for other artifacts"
         elif result not in {"PASSED", "WARNED"}:
             yield f"the evidence {proof.name} says {result or 'nothing'}"
+
+
+def _contradictions(folder: Path, manifest: Manifest) -> list[str]:
+    """Return what report and `publish` find against an image: a run without evidence, for one."""
+    statements: dict[str, Statement | None] = {}
+    for name in manifest.evidence:
+        try:
+            statements[name] = json.loads(_bytes(folder / name))
+        except (OSError, ValueError, RecursionError):
+            statements[name] = None
+    return faults_of(manifest, statements)
 
 
 def _sbom(path: Path) -> Sbom | None:
