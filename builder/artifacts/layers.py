@@ -75,7 +75,9 @@ def changes_of(
 def _stays(node: TreeNode, *, lowest: bool) -> bool:
     if node.path in _SHOWN:
         return False
-    return node.member.isdir() or is_kept(_meant(node.path), lowest=lowest)
+    folder, name = posixpath.split(node.path)
+    path = posixpath.join(folder, name.removeprefix(WHITEOUT))  # which a whiteout removes
+    return node.member.isdir() or is_kept(path, lowest=lowest)
 
 
 def _settled(node: TreeNode, epoch: int) -> TreeNode:
@@ -139,12 +141,6 @@ def _parents(path: str) -> Iterator[str]:
 def _order(path: str) -> list[tuple[bool, str]]:
     """Return the sort key of a path: folders before what is in them, and removals first."""
     return [(not part.startswith(WHITEOUT), part) for part in path.split("/")]
-
-
-def _meant(path: str) -> str:
-    """Return the path that a whiteout removes; any other path unchanged."""
-    folder, name = posixpath.split(path)
-    return posixpath.join(folder, name.removeprefix(WHITEOUT))
 
 
 def is_kept(path: str, *, lowest: bool) -> bool:

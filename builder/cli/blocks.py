@@ -10,13 +10,10 @@ from builder.model.errors import BadInput
 
 
 class BlocksOptions(Options):
-    """The options of `blocks`."""
-
     block: str | None
 
 
 def declare(parser: Parser) -> None:
-    """Add the options of `blocks`."""
     parser.add_argument("block", metavar="NAME", nargs="?", help="a block (default: list them all)")
 
 

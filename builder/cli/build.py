@@ -25,12 +25,13 @@ from builder.cli.options import (
     SelectorOptions,
     add_flag,
     add_json,
+    add_list,
     add_max_index_age,
     add_no_lint,
     add_no_native_tools,
+    add_number,
     add_offline,
     add_output,
-    positive_number,
 )
 from builder.model import FORMATS, Outcome, Plan, Selection, Spec
 from builder.model.errors import BadInput, BuildImagesError
@@ -50,8 +51,6 @@ _HINT = "use --all to build them all, --dry-run to list them, --arch, --recipe o
 
 
 class BuildOptions(SelectorOptions):
-    """The options of the main job."""
-
     engine: str
     format: Sequence[str]
     jobs: int
@@ -73,25 +72,14 @@ class BuildOptions(SelectorOptions):
 
 
 def declare(parser: Parser) -> None:
-    """Add the options of the main job."""
     add_output(parser, "folder for images and report (default: PROJECT/out)")
     parser.add_argument(
         "--engine", choices=("buildah", "docker"), default="buildah", help="default: buildah"
     )
-    parser.add_argument(
-        "--format",
-        action="append",
-        default=[],
-        choices=FORMATS,
-        help="pack only this format and the OCI image (may be repeated; default: all)",
-    )
-    parser.add_argument(
-        "--jobs",
-        type=positive_number,
-        default=min(4, os.cpu_count() or 1),
-        metavar="N",
-        help="images to work on at once (default: the number of cores, at most 4)",
-    )
+    text = "pack only this format and the OCI image (may be repeated; default: all)"
+    add_list(parser, "--format", text, choices=FORMATS)
+    text = "images to work on at once (default: the number of cores, at most 4)"
+    add_number(parser, "--jobs", text, default=min(4, os.cpu_count() or 1))
     add_flag(parser, "--refresh", "build everything again, bases included, with today's packages")
     add_flag(parser, "--no-cache", "run every build step again, on the existing bases")
     add_no_native_tools(parser)
@@ -101,13 +89,11 @@ def declare(parser: Parser) -> None:
     add_offline(parser)
     add_flag(parser, "--dry-run", "show what would be done, and do nothing")
     add_json(parser, "print the report as JSON")
-    parser.add_argument(
-        "--on",
-        metavar="SCHEDULER",
-        default="",
-        help="build and verify on the workers of a Dask scheduler (tcp://login1:8786), or on "
-        "workers that are started for this run (slurm); docs/scale-out.md",
+    text = (
+        "build and verify on the workers of a Dask scheduler (tcp://login1:8786), or on "
+        "workers that are started for this run (slurm); docs/scale-out.md"
     )
+    parser.add_argument("--on", metavar="SCHEDULER", default="", help=text)
 
 
 def run(options: BuildOptions) -> int:

@@ -10,10 +10,12 @@ from builder.cli.options import (
     EXIT_CODES,
     Parser,
     SelectorOptions,
+    TransferOptions,
     a_path,
     add_flag,
+    add_source,
+    add_text,
     add_transfer,
-    not_empty,
 )
 from builder.cli.publish import find_releases
 from builder.compile.spec import block_faults
@@ -48,17 +50,13 @@ examples:
 """
 
 
-class BundleOptions(SelectorOptions):
+class BundleOptions(SelectorOptions, TransferOptions):
     """The options of `bundle`; `output` is the folder that contains the images' folders."""
 
     archive: Path
     source: str | None
     key: str | None
     no_inputs: bool
-    dry_run: bool
-    plain_http: Sequence[str]
-    jobs: int
-    json: bool
 
     @property
     def has_inputs(self) -> bool:
@@ -67,40 +65,21 @@ class BundleOptions(SelectorOptions):
 
 
 def declare(parser: Parser) -> None:
-    """Add the options of `bundle`."""
     parser.description, parser.epilog = _DESCRIPTION, _EXAMPLES + EXIT_CODES
     parser.add_argument(
-        "--output",
-        "-o",
+        *("--output", "-o"),
         dest="archive",
         type=a_path,
         metavar="FILE",
         required=True,
         help="archive to write",
     )
-    parser.add_argument(
-        "--images",
-        dest="output",
-        type=a_path,
-        metavar="DIR",
-        help="output folder of the build (default: PROJECT/out)",
-    )
-    parser.add_argument(
-        "--from",
-        dest="source",
-        type=not_empty,
-        metavar="REGISTRY/NAMESPACE",
-        help="copy images and proof from a registry instead of the output folder",
-    )
-    parser.add_argument(
-        "--key",
-        type=not_empty,
-        metavar="KEY",
-        help="sign everything with this key, as `publish` does",
-    )
-    add_flag(
-        parser, "--no-inputs", "only images and proof: no bases, sources, packages or project files"
-    )
+    text = "output folder of the build (default: PROJECT/out)"
+    parser.add_argument("--images", dest="output", type=a_path, metavar="DIR", help=text)
+    add_source(parser, "copy images and proof from a registry instead of the output folder")
+    add_text(parser, "--key", "sign everything with this key, as `publish` does", "KEY")
+    text = "only images and proof: no bases, sources, packages or project files"
+    add_flag(parser, "--no-inputs", text)
     add_transfer(parser, "show what the archive would contain; write nothing")
 
 
@@ -121,9 +100,7 @@ def _of_registry(
 ) -> list[str]:
     """Add the releases of a registry; return their names."""
     source = namespace(address, options.plain_http, tell=Progress(level=options.level).say)
-    releases, reasons = find_releases(source, declared)
-    if reasons:
-        raise refusal(reasons, declared, hint="publish them there first", done="written")
+    releases = find_releases(source, declared, done="written")
     for release in releases:
         inputs.contents.add_mirrored(release, source(release.recipe))
     return [f"{release.recipe}:{release.tags[0]}" for release in releases]

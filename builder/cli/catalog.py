@@ -8,7 +8,15 @@ from pathlib import Path
 
 from builder.artifacts.compare import read_labels
 from builder.artifacts.manifests import read_manifest
-from builder.cli.options import Options, Parser, a_path, add_images_in, add_output, not_empty
+from builder.cli.options import (
+    Options,
+    Parser,
+    a_path,
+    add_images_in,
+    add_list,
+    add_output,
+    add_text,
+)
 from builder.host.contracts import contract_from_file
 from builder.host.records import site_hosts
 from builder.host.rules import judge
@@ -26,26 +34,17 @@ server or for a browser without one.
 
 
 class CatalogOptions(Options):
-    """The options of `catalog`."""
-
     registry: str | None
     host: Sequence[Path]
     images_in: Path | None
 
 
 def declare(parser: Parser) -> None:
-    """Add the options of `catalog`."""
     parser.description = _DESCRIPTION
-    parser.add_argument(
-        "--registry",
-        type=not_empty,
-        metavar="HOST/NAMESPACE",
-        help="where the images are published, if they are",
-    )
+    text = "where the images are published, if they are"
+    add_text(parser, "--registry", text, "HOST/NAMESPACE")
     text = "a host record: how images run there (repeatable; default: the project's hosts/)"
-    parser.add_argument(
-        "--host", type=a_path, metavar="FILE", action="append", default=[], help=text
-    )
+    add_list(parser, "--host", text, "FILE", of=a_path)
     add_output(parser, "where to write it (default: PROJECT/out/catalog)")
     add_images_in(parser, "folder with one folder for each image")
 
@@ -68,10 +67,8 @@ def run(options: CatalogOptions) -> int:
     if not entries:
         hint = "build images, or name their folder: --images-in DIR"
         raise EmptySelection(f"no image in {source}", hint=hint)
-    if out.resolve() in {
-        source.resolve(),
-        *((source / entry.image).resolve() for entry in entries),
-    }:
+    folders = (source, *(source / entry.image for entry in entries))
+    if out.resolve() in {folder.resolve() for folder in folders}:
         raise BadInput(f"{out} contains images; the site needs a folder of its own")
     write_catalog(entries, source, out, registry=options.registry or "")
     for entry in entries:

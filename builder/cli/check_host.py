@@ -11,7 +11,9 @@ from builder.cli.options import (
     a_path,
     add_flag,
     add_json,
+    add_list,
     add_output,
+    add_path,
     distinct,
     find_image,
 )
@@ -56,14 +58,10 @@ examples:
   build-images check-host image.sif --host node.json      wherever the image is
 """
 _EXIT_CODE = {YES: 0, NO: Refused.exit_code, UNKNOWN: MissingPrerequisite.exit_code}
-
-
 _HINT = "name an image's folder, such as out/IDENTIFIER, a SIF, or another form of it"
 
 
 class CheckHostOptions(Options):
-    """The options of `check-host`."""
-
     path: Path | None
     host: Path | None
     record: bool
@@ -74,43 +72,21 @@ class CheckHostOptions(Options):
 
 
 def declare(parser: Parser) -> None:
-    """Add the options of `check-host`."""
     parser.description, parser.epilog = _DESCRIPTION, _EXIT_CODES
-    parser.add_argument(
-        "path",
-        type=a_path,
-        metavar="IMAGE",
-        nargs="?",
-        help="an image's folder or identifier, an OCI layout, a SIF, a Charliecloud tarball or "
-        "folder, or a host-contract.json",
+    text = (
+        "an image's folder or identifier, an OCI layout, a SIF, a Charliecloud tarball or "
+        "folder, or a host-contract.json"
     )
+    parser.add_argument("path", type=a_path, metavar="IMAGE", nargs="?", help=text)
     add_output(parser, "folder with the image's folder, for an identifier (default: out)")
-    parser.add_argument(
-        "--host",
-        type=a_path,
-        metavar="FILE",
-        help="check for the host of this record (made with --record)",
-    )
+    add_path(parser, "--host", "check for the host of this record (made with --record)")
     add_flag(parser, "--record", "print this host as a record (JSON), and check nothing")
-    parser.add_argument(
-        "--runtime",
-        action="append",
-        default=[],
-        choices=RUNTIME_NAMES,
-        help="a container runtime that may start it (may be repeated: one must work)",
-    )
-    parser.add_argument(
-        "--launcher",
-        action="append",
-        default=[],
-        choices=("in-container", "hybrid", "bind"),
-        help="a way to launch the ranks of its MPI (may be repeated: one must work)",
-    )
-    add_flag(
-        parser,
-        "--emulated",
-        "allow programs of another architecture under QEMU; the answer is never native",
-    )
+    text = "a container runtime that may start it (may be repeated: one must work)"
+    add_list(parser, "--runtime", text, choices=RUNTIME_NAMES)
+    text = "a way to launch the ranks of its MPI (may be repeated: one must work)"
+    add_list(parser, "--launcher", text, choices=("in-container", "hybrid", "bind"))
+    text = "allow programs of another architecture under QEMU; the answer is never native"
+    add_flag(parser, "--emulated", text)
     add_json(parser)
 
 

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Sequence
 
 from builder.build.planning import load_plan
-from builder.cli.options import Parser, SelectorOptions, add_flag
+from builder.cli.options import Parser, SelectorOptions, add_flag, add_list
 from builder.model.architectures import ARCHITECTURES, architecture
 from builder.reports import pipelines
 
@@ -20,25 +20,16 @@ recipes or matrix, print it again.
 
 
 class CiOptions(SelectorOptions):
-    """The options of `ci`."""
-
     system: str
     native_runner: Sequence[tuple[str, str]]
     keyless: bool
 
 
 def declare(parser: Parser) -> None:
-    """Add the options of `ci`."""
     parser.description = _DESCRIPTION
     parser.add_argument("system", choices=tuple(pipelines.RUNNERS), help="which CI system")
-    parser.add_argument(
-        "--native-runner",
-        action="append",
-        default=[],
-        type=_runner,
-        metavar="ARCH=LABEL",
-        help="label or tag of an architecture's runner, or `none` (may be repeated)",
-    )
+    text = "label or tag of an architecture's runner, or `none` (may be repeated)"
+    add_list(parser, "--native-runner", text, "ARCH=LABEL", of=_runner)
     add_flag(parser, "--keyless", "sign with cosign and the job's identity, without a key")
 
 

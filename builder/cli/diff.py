@@ -12,7 +12,9 @@ from builder.cli.options import (
     a_path,
     add_json,
     add_output,
+    add_path,
     add_plain_http,
+    add_text,
     not_empty,
 )
 from builder.model.errors import BadInput
@@ -20,8 +22,6 @@ from builder.model.manifest import MANIFEST
 
 
 class DiffOptions(Options):
-    """The options of `diff`."""
-
     path: str
     other: str | None
     json: bool
@@ -31,7 +31,6 @@ class DiffOptions(Options):
 
 
 def declare(parser: Parser) -> None:
-    """Add the options of `diff`."""
     parser.description = """\
 Compare two images: packages, files, sizes of the formats, labels and outcomes of the checks. With
 one image, its last build is compared with the build before, of which the manifest, the bill of
@@ -39,15 +38,15 @@ materials and the list of files are kept in out/IDENTIFIER/previous. Two publish
 policy must accept, are named by references, REGISTRY/NAMESPACE/RECIPE:TAG; of their files only the
 layers' digests are compared. The exit code is 0 if images are equal, 5 if one is refused, else 1.
 """
-    text = "an image's folder, its identifier, or a published image"
-    parser.add_argument("path", type=not_empty, metavar="IMAGE", help=text)
+    add_text(parser, "path", "an image's folder, its identifier, or a published image", "IMAGE")
     text = "the image to compare it with (default: the build before)"
     parser.add_argument("other", type=not_empty, nargs="?", metavar="OTHER", help=text)
     add_output(parser, "where the image's folder is, if its identifier is given (default: out)")
     text = "of published images: the signers (default: /etc/build-images/policy.yaml)"
-    parser.add_argument("--policy", type=a_path, metavar="FILE", help=text)
-    text = "of published images: the architecture (default: this machine's)"
-    parser.add_argument("--arch", type=not_empty, metavar="ARCH", help=text)
+    add_path(parser, "--policy", text)
+    add_text(
+        parser, "--arch", "of published images: the architecture (default: this machine's)", "ARCH"
+    )
     add_plain_http(parser)
     add_json(parser, "print all differences as JSON")
 

@@ -18,28 +18,19 @@ from builder.system.terminal import in_colour
 
 
 class DoctorOptions(Options):
-    """The options of `doctor`."""
-
     path: Path | None
     gpu: bool
     json: bool
 
 
 def declare(parser: Parser) -> None:
-    """Add the options of `doctor`."""
-    add_flag(
-        parser,
-        "--gpu",
+    text = (
         "show the health of the driver and each GPU; exit code 0 if they are reliable, "
-        "1 if not, 4 if there is no GPU",
+        "1 if not, 4 if there is no GPU"
     )
-    parser.add_argument(
-        "path",
-        type=a_path,
-        metavar="IMAGE",
-        nargs="?",
-        help="with --gpu: an image's folder; show the cause of its failed GPU checks",
-    )
+    add_flag(parser, "--gpu", text)
+    text = "with --gpu: an image's folder; show the cause of its failed GPU checks"
+    parser.add_argument("path", type=a_path, metavar="IMAGE", nargs="?", help=text)
     add_json(parser)
 
 

@@ -13,13 +13,10 @@ from builder.verify.rehearse.trials import seen_of
 
 
 class ExplainOptions(SelectorOptions):
-    """The options of `explain`."""
-
     json: bool
 
 
 def declare(parser: Parser) -> None:
-    """Add the options of `explain`."""
     add_json(parser)
 
 

@@ -14,14 +14,11 @@ from builder.system.terminal import Progress
 
 
 class FetchOptions(SelectorOptions):
-    """The options of `fetch`."""
-
     offline: bool
     json: bool
 
 
 def declare(parser: Parser) -> None:
-    """Add the options of `fetch`."""
     add_offline(parser)
     add_json(parser, "print the files as JSON, by URL")
 

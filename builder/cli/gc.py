@@ -24,8 +24,6 @@ from builder.system.process import Processes
 
 
 class GcOptions(Options):
-    """The options of `gc`."""
-
     free: bool
     unused_for: int | None
     layers: bool
@@ -34,21 +32,15 @@ class GcOptions(Options):
 
 
 def declare(parser: Parser) -> None:
-    """Add the options of `gc`."""
     add_flag(parser, "--free", "remove the parts (default: show them)")
-    parser.add_argument(
-        "--unused-for",
-        type=number_of_days,
-        metavar="DAYS",
-        help=f"keep parts that any project used in the last DAYS days (default: {UNUSED_FOR})",
-    )
+    text = f"keep parts that any project used in the last DAYS days (default: {UNUSED_FOR})"
+    parser.add_argument("--unused-for", type=number_of_days, metavar="DAYS", help=text)
     add_flag(parser, "--layers", "include all build layers; later builds make them again")
-    add_flag(
-        parser,
-        "--store",
+    text = (
         "entries of the site's store, which all projects and machines share, instead of this "
-        "machine's parts",
+        "machine's parts"
     )
+    add_flag(parser, "--store", text)
     add_json(parser)
 
 

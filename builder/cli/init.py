@@ -6,7 +6,7 @@ import platform
 import shlex
 from pathlib import Path
 
-from builder.cli.options import Options, Parser, a_path, add_flag
+from builder.cli.options import Options, Parser, add_flag, add_path
 from builder.cli.schema import schema_text
 from builder.load.project import KINDS, RECIPES
 from builder.load.site import shipped_folder
@@ -22,16 +22,13 @@ and checks that come with this program.
 
 
 class InitOptions(Options):
-    """The options of `init`."""
-
     folder: Path
     dry_run: bool
 
 
 def declare(parser: Parser) -> None:
-    """Add the options of `init`."""
     parser.description = _DESCRIPTION
-    parser.add_argument("folder", type=a_path, metavar="DIR", help="a new or an empty folder")
+    add_path(parser, "folder", "a new or an empty folder", "DIR")
     add_flag(parser, "--dry-run", "print the files, and write nothing")
 
 

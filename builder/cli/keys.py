@@ -25,17 +25,10 @@ class KeysOptions(Options):
 
 
 def declare(parser: Parser) -> None:
-    """Add the options of `keys`."""
     parser.description = _DESCRIPTION
     parser.add_argument("kind", metavar="generate", choices=("generate",), help="what to do")
-    parser.add_argument(
-        "--output",
-        "-o",
-        type=a_path,
-        metavar="PREFIX",
-        default="cosign",
-        help="default: cosign, in this folder",
-    )
+    text, names = "default: cosign, in this folder", ("--output", "-o")
+    parser.add_argument(*names, type=a_path, metavar="PREFIX", default="cosign", help=text)
 
 
 def run(options: KeysOptions) -> int:

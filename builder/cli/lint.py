@@ -19,14 +19,11 @@ from builder.system.process import Processes
 
 
 class LintOptions(SelectorOptions):
-    """The options of `lint`."""
-
     json: bool
     no_cache: bool
 
 
 def declare(parser: Parser) -> None:
-    """Add the options of `lint`."""
     add_json(parser)
     add_flag(parser, "--no-cache", "lint unchanged specs again")
 

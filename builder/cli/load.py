@@ -8,7 +8,17 @@ from dataclasses import replace
 from pathlib import Path
 
 from builder.build.at_work import using
-from builder.cli.options import Parser, ProgressOptions, a_path, add_flag, add_transfer, not_empty
+from builder.cli.options import (
+    Parser,
+    ProgressOptions,
+    TransferOptions,
+    add_flag,
+    add_output,
+    add_path,
+    add_text,
+    add_transfer,
+    not_empty,
+)
 from builder.cli.publish import send
 from builder.distribute.bundle import Bundle, opened
 from builder.distribute.bundle.home import (
@@ -74,7 +84,7 @@ examples:
 _HINT = "the archive is not proven: ask its author, or change the policy"
 
 
-class LoadOptions(ProgressOptions):
+class LoadOptions(ProgressOptions, TransferOptions):
     """The options of `load`; exactly one of `to`, `output` and `home` is set."""
 
     archive: Path
@@ -86,45 +96,21 @@ class LoadOptions(ProgressOptions):
     checkout: Path | None
     host: Path | None
     explain: bool
-    dry_run: bool
-    plain_http: Sequence[str]
-    jobs: int
-    json: bool
 
 
 def declare(parser: Parser) -> None:
-    """Add the options of `load`."""
     parser.description, parser.epilog = _DESCRIPTION, _EXIT_CODES
-    parser.add_argument("archive", type=a_path, metavar="ARCHIVE", help="archive from `bundle`")
+    add_path(parser, "archive", "archive from `bundle`", "ARCHIVE")
     where = parser.add_mutually_exclusive_group(required=True)
-    where.add_argument("--to", type=not_empty, metavar="REGISTRY/NAMESPACE", help="target registry")
-    where.add_argument(
-        "--output",
-        "-o",
-        type=a_path,
-        metavar="DIR",
-        help="create one folder per image in this folder",
-    )
+    add_text(where, "--to", "target registry", "REGISTRY/NAMESPACE")
+    add_output(where, "create one folder per image in this folder")
     add_flag(where, "--home", "copy inputs to the builder's home, to build offline")
-    parser.add_argument("--policy", type=a_path, metavar="FILE", help=f"default: {POLICY}")
+    add_path(parser, "--policy", f"default: {POLICY}")
     parser.add_argument("--format", choices=FORMATS, help="with --output: format on disk")
-    parser.add_argument(
-        "--arch",
-        type=not_empty,
-        help="with --output: architecture of the images (default: that of the host)",
-    )
-    parser.add_argument(
-        "--checkout",
-        type=a_path,
-        metavar="DIR",
-        help="with --home: folder to create for the project files",
-    )
-    parser.add_argument(
-        "--host",
-        type=a_path,
-        metavar="FILE",
-        help="evaluate for a recorded host (check-host --record)",
-    )
+    text = "with --output: architecture of the images (default: that of the host)"
+    parser.add_argument("--arch", type=not_empty, help=text)
+    add_path(parser, "--checkout", "with --home: folder to create for the project files", "DIR")
+    add_path(parser, "--host", "evaluate for a recorded host (check-host --record)")
     add_flag(parser, "--explain", "show the outcome of every rule")
     add_transfer(parser, "read and evaluate everything; load nothing")
 
@@ -180,7 +166,7 @@ def _into_registry(options: LoadOptions, archive: Bundle, site: PullRequest, add
         for line in release.leave_out(proven):
             say(line)
     mirror = ReleaseMirror(source=archive.repository, target=to, jobs=options.jobs, say=say)
-    send(mirror, releases, _narrowed, options, dry_run=options.dry_run)
+    send(mirror, releases, _narrowed, options)
     for image in () if options.dry_run else images:
         request = image.request
         if request.format == "oci":

@@ -17,15 +17,12 @@ from builder.system.terminal import Progress
 
 
 class LockOptions(SelectorOptions):
-    """The options of `lock`."""
-
     check: bool
     update: bool
     json: bool
 
 
 def declare(parser: Parser) -> None:
-    """Add the options of `lock`."""
     how = parser.add_mutually_exclusive_group()
     add_flag(how, "--check", "only compare lock.yaml with recipes")
     add_flag(how, "--update", "look up locked entries again, and accept changes")

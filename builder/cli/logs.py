@@ -12,14 +12,11 @@ from builder.verify.checks import output_in
 
 
 class LogsOptions(ImageOptions):
-    """The options of `logs`."""
-
     follow: bool
     check: str
 
 
 def declare(parser: Parser) -> None:
-    """Add the options of `logs`."""
     parser.description = """\
 Print the log of the last build of an image: the output of each step, of all of its stages. While
 the build runs, that is its log so far; with -f, the command follows it, and ends with the build.

@@ -124,6 +124,15 @@ class ImageOptions(Options):
     path: Path
 
 
+class TransferOptions(Options):
+    """Options of commands that transfer blobs."""
+
+    dry_run: bool
+    plain_http: Sequence[str]
+    jobs: int
+    json: bool
+
+
 class ProgressOptions(Options):
     """Options that set how much a command prints."""
 
@@ -170,20 +179,50 @@ def add_flag(parser: _ActionsContainer, name: str, text: str) -> None:
     parser.add_argument(name, action="store_true", help=text)
 
 
+def add_path(parser: _ActionsContainer, name: str, text: str, metavar: str = "FILE") -> None:
+    """Add an option or an argument that is a path."""
+    parser.add_argument(name, type=a_path, metavar=metavar, help=text)
+
+
+def add_text(parser: _ActionsContainer, name: str, text: str, metavar: str) -> None:
+    """Add an option or an argument that must not be empty."""
+    parser.add_argument(name, type=not_empty, metavar=metavar, help=text)
+
+
+def add_number(
+    parser: _ActionsContainer,
+    name: str,
+    text: str,
+    metavar: str = "N",
+    *,
+    default: int | None = None,
+) -> None:
+    """Add an option that is a number from 1."""
+    parser.add_argument(name, type=positive_number, metavar=metavar, default=default, help=text)
+
+
+def add_list(
+    parser: _ActionsContainer,
+    name: str,
+    text: str,
+    metavar: str | None = None,
+    *,
+    choices: Sequence[str] | None = None,
+    of: Callable[[str], object] = str,
+) -> None:
+    """Add an option that may be repeated; `of` converts each value."""
+    parser.add_argument(
+        name, action="append", default=[], type=of, metavar=metavar, choices=choices, help=text
+    )
+
+
 def add_json(parser: _ActionsContainer, text: str = "as JSON") -> None:
-    """Add --json."""
     add_flag(parser, "--json", f"{text}; errors, too")
 
 
 def add_project(parser: Parser) -> None:
-    """Add --project."""
-    parser.add_argument(
-        "--project",
-        type=a_path,
-        metavar="DIR",
-        default=".",
-        help="the project: the folder with matrix.yaml (default: this one)",
-    )
+    text = "the project: the folder with matrix.yaml (default: this one)"
+    parser.add_argument("--project", type=a_path, metavar="DIR", default=".", help=text)
 
 
 def add_selectors(parser: Parser) -> None:
@@ -199,49 +238,25 @@ def add_selectors(parser: Parser) -> None:
         "mpi": "openmpi, openmpi5.0, or none",
     }
     for name in SELECTABLE:
-        group.add_argument(
-            f"--{name}",
-            action="append",
-            default=[],
-            metavar=name.upper(),
-            help=f"such as {examples[name]}",
-        )
-    group.add_argument(
-        "--image", action="append", default=[], metavar="GLOB", help="by image identifier"
-    )
-    group.add_argument(
-        "--flavour",
-        action="append",
-        default=[],
-        choices=FLAVOURS,
-        help="build images that run programs (the default), or that also compile them",
-    )
-    group.add_argument(
-        "--cpu-target",
-        action="append",
-        default=[],
-        metavar="TARGET",
-        help="compile for one kind of processor: power9le, x86_64_v3, ... (default: generic)",
-    )
-    add_flag(
-        group, "--all", "select the whole matrix within the selectors, with any number of images"
-    )
+        add_list(group, f"--{name}", f"such as {examples[name]}", name.upper())
+    add_list(group, "--image", "by image identifier", "GLOB")
+    text = "build images that run programs (the default), or that also compile them"
+    add_list(group, "--flavour", text, choices=FLAVOURS)
+    text = "compile for one kind of processor: power9le, x86_64_v3, ... (default: generic)"
+    add_list(group, "--cpu-target", text, "TARGET")
+    text = "select the whole matrix within the selectors, with any number of images"
+    add_flag(group, "--all", text)
 
 
 def add_progress(parser: Parser) -> None:
     """Add the options of `ProgressOptions`."""
     level = parser.add_mutually_exclusive_group()
     level.add_argument("-q", "--quiet", action="store_true", help="print results and failures only")
-    level.add_argument(
-        "-v",
-        "--verbose",
-        action="store_true",
-        help="print more: all reasons, all output of programs",
-    )
+    text = "print more: all reasons, all output of programs"
+    level.add_argument("-v", "--verbose", action="store_true", help=text)
 
 
 def add_offline(parser: Parser) -> None:
-    """Add --offline."""
     add_flag(
         parser,
         "--offline",
@@ -250,27 +265,22 @@ def add_offline(parser: Parser) -> None:
     )
 
 
-def add_output(parser: Parser, text: str) -> None:
-    """Add --output DIR."""
+def add_output(parser: _ActionsContainer, text: str) -> None:
     parser.add_argument("--output", "-o", type=a_path, metavar="DIR", help=text)
 
 
 def add_image(parser: Parser) -> None:
     """Add the options of `ImageOptions`."""
     text = "an image's folder, such as out/IDENTIFIER, or its identifier"
-    parser.add_argument("path", type=a_path, metavar="IMAGE", help=text)
+    add_path(parser, "path", text, "IMAGE")
     add_output(parser, "where the image's folder is, if its identifier is given (default: out)")
 
 
 def add_images_in(parser: Parser, text: str) -> None:
-    """Add --images-in DIR."""
-    parser.add_argument(
-        "--images-in", type=a_path, metavar="DIR", help=f"{text} (default: PROJECT/out)"
-    )
+    add_path(parser, "--images-in", f"{text} (default: PROJECT/out)", "DIR")
 
 
 def add_no_native_tools(parser: Parser) -> None:
-    """Add --no-native-tools."""
     add_flag(
         parser,
         "--no-native-tools",
@@ -280,7 +290,6 @@ def add_no_native_tools(parser: Parser) -> None:
 
 
 def add_max_index_age(parser: Parser) -> None:
-    """Add --max-index-age."""
     parser.add_argument(
         "--max-index-age",
         type=number_of_days,
@@ -291,27 +300,25 @@ def add_max_index_age(parser: Parser) -> None:
 
 
 def add_no_lint(parser: Parser) -> None:
-    """Add --no-lint."""
     add_flag(parser, "--no-lint", "do not check the generated specs for errors")
 
 
 def add_plain_http(parser: Parser) -> None:
-    """Add --plain-http."""
     text = "use HTTP for this registry (may be repeated; loopback needs no option)"
-    parser.add_argument("--plain-http", metavar="HOST", action="append", default=[], help=text)
+    add_list(parser, "--plain-http", text, "HOST")
+
+
+def add_source(parser: Parser, text: str) -> None:
+    metavar = "REGISTRY/NAMESPACE"
+    parser.add_argument("--from", dest="source", type=not_empty, metavar=metavar, help=text)
 
 
 def add_transfer(parser: Parser, dry_run: str, *, jobs: int = 4) -> None:
-    """Add the options for the transfer of blobs: --dry-run, --plain-http, --jobs and --json."""
+    """Add the options of `TransferOptions`."""
     add_flag(parser, "--dry-run", dry_run)
     add_plain_http(parser)
-    parser.add_argument(
-        "--jobs",
-        type=positive_number,
-        default=jobs,
-        metavar="N",
-        help="blobs and requests to work on at once (default: %(default)s)",
-    )
+    text = "blobs and requests to work on at once (default: %(default)s)"
+    add_number(parser, "--jobs", text, default=jobs)
     add_json(parser, "print what was done as JSON")
 
 

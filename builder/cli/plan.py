@@ -14,8 +14,6 @@ _MOST_WITH_STAGES = 50  # images; for more, stages are shown only on request
 
 
 class PlanOptions(SelectorOptions):
-    """The options of `plan`."""
-
     json: bool
     graph: bool
     stages: bool
@@ -23,18 +21,15 @@ class PlanOptions(SelectorOptions):
 
 
 def declare(parser: Parser) -> None:
-    """Add the options of `plan`."""
     shape = parser.add_mutually_exclusive_group()
     add_json(shape, "as JSON, with content keys")
     add_flag(shape, "--graph", "as a graph in Graphviz's language")
     add_flag(parser, "--stages", "show the stages, even for many images")
-    parser.add_argument(
-        "--on",
-        metavar="SCHEDULER",
-        default="",
-        help="also show the workers of a Dask scheduler (tcp://login1:8786), and which of them "
-        "share stages",
+    text = (
+        "also show the workers of a Dask scheduler (tcp://login1:8786), and which of them "
+        "share stages"
     )
+    parser.add_argument("--on", metavar="SCHEDULER", default="", help=text)
 
 
 def run(options: PlanOptions) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from pathlib import Path
 
-from builder.cli.options import Options, Parser, a_path, add_flag, add_json
+from builder.cli.options import Options, Parser, a_path, add_flag, add_json, add_path
 from builder.model.errors import counted
 from builder.system.terminal import printable
 from builder.trust.policy.cases import Tried, read_cases, try_case
@@ -21,8 +21,6 @@ docs/pulling.md. Every pull's receipt has a case. A case with its own policy is 
 
 
 class PolicyOptions(Options):
-    """The options of `policy test`."""
-
     cases: Path
     policy: Path | None
     explain: bool
@@ -30,18 +28,11 @@ class PolicyOptions(Options):
 
 
 def declare(parser: Parser) -> None:
-    """Add the options of `policy test`."""
     parser.description = _DESCRIPTION
     parser.add_argument("kind", metavar="test", choices=("test",), help="what to do")
-    parser.add_argument(
-        "cases",
-        type=a_path,
-        metavar="DIR",
-        nargs="?",
-        default=".",
-        help="folder of the cases: *.yaml, *.yml, *.json",
-    )
-    parser.add_argument("--policy", type=a_path, metavar="FILE", help="for cases without a policy")
+    text = "folder of the cases: *.yaml, *.yml, *.json"
+    parser.add_argument("cases", type=a_path, metavar="DIR", nargs="?", default=".", help=text)
+    add_path(parser, "--policy", "for cases without a policy")
     add_flag(parser, "--explain", "show the outcome of every rule")
     add_json(parser)
 

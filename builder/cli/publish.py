@@ -8,13 +8,14 @@ from functools import partial
 
 from builder.cli.options import (
     EXIT_CODES,
-    Options,
     Parser,
     SelectorOptions,
+    TransferOptions,
     add_flag,
     add_output,
+    add_source,
+    add_text,
     add_transfer,
-    not_empty,
 )
 from builder.compile.spec import block_faults
 from builder.distribute.publish.blobs import MISSING, MOUNTED, SENT, THERE
@@ -60,46 +61,30 @@ examples:
 """
 
 
-class PublishOptions(SelectorOptions):
-    """The options of `publish`."""
-
+class PublishOptions(SelectorOptions, TransferOptions):
     to: str
     source: str | None
     key: str | None
-    dry_run: bool
     attach_failures: bool
-    plain_http: Sequence[str]
-    jobs: int
-    json: bool
 
 
 def declare(parser: Parser) -> None:
-    """Add the options of `publish`."""
     parser.description, parser.epilog = _DESCRIPTION, _EXAMPLES + EXIT_CODES
     parser.add_argument(
         "--to", required=True, metavar="REGISTRY/NAMESPACE", help="namespace to publish to"
     )
-    parser.add_argument(
-        "--from",
-        dest="source",
-        type=not_empty,
-        metavar="REGISTRY/NAMESPACE",
-        help="copy from another registry instead of the output folder",
+    add_source(parser, "copy from another registry instead of the output folder")
+    text = (
+        "sign everything with this key: a file, env://NAME, or, through cosign, pkcs11:, "
+        "awskms://, ...; keyless for the identity of a CI job (default: proof is not signed)"
     )
-    parser.add_argument(
-        "--key",
-        type=not_empty,
-        metavar="KEY",
-        help="sign everything with this key: a file, env://NAME, or, through cosign, pkcs11:, "
-        "awskms://, ...; keyless for the identity of a CI job (default: proof is not signed)",
-    )
+    add_text(parser, "--key", text, "KEY")
     add_output(parser, "output folder of the build (default: PROJECT/out)")
-    add_flag(
-        parser,
-        "--attach-failures",
+    text = (
         "attach evidence of failed checks to the images in the registry: "
-        "policies refuse these images until a later pass is published",
+        "policies refuse these images until a later pass is published"
     )
+    add_flag(parser, "--attach-failures", text)
     add_transfer(parser, "show what would be sent and tagged; do nothing", jobs=8)
 
 
@@ -114,11 +99,9 @@ def run(options: PublishOptions) -> int:
     narrowed = partial(refusal, declared=declared, hint=NARROW_HINT)
     if options.source:
         source = namespace(options.source, options.plain_http, tell=say)
-        copies, reasons = find_releases(source, declared)
-        if reasons:
-            raise refusal(reasons, declared, hint="publish them there first")
+        copies = find_releases(source, declared)
         mirror = ReleaseMirror(source=source, target=to, jobs=options.jobs, say=say)
-        send(mirror, copies, narrowed, options, dry_run=options.dry_run)
+        send(mirror, copies, narrowed, options)
         return 0
     releases, reasons = ready_releases(declared, options.out, options.project)
     if reasons:
@@ -126,7 +109,7 @@ def run(options: PublishOptions) -> int:
         raise refusal(reasons, declared, notes=notes, hint=_hint(options, declared))
     prove = prove_with(options.key or "", releases, processes)
     publisher = Publisher(target=to, prove=prove, jobs=options.jobs, say=say, stop=processes.stop)
-    send(publisher, releases, narrowed, options, dry_run=options.dry_run)
+    send(publisher, releases, narrowed, options)
     for line in () if options.dry_run else _attached(options, declared, to, processes):
         say(line)
     return 0
@@ -155,9 +138,9 @@ def _hint(options: PublishOptions, declared: Sequence[Declared]) -> str:
 
 
 def find_releases(
-    source: Callable[[str], Source], declared: Sequence[Declared]
-) -> tuple[list[Mirrored], list[str]]:
-    """Find the declared releases in a registry; return them, and the reasons against copying."""
+    source: Callable[[str], Source], declared: Sequence[Declared], *, done: str = "published"
+) -> list[Mirrored]:
+    """Find the declared releases in a registry; raises `Refused` if one cannot be copied."""
     releases, reasons = [], []
     for release in declared:
         architectures = [ARCHITECTURES[image.cell.arch].oci for image in release.images]
@@ -165,16 +148,16 @@ def find_releases(
         mirrored, faults = found_release(source(name), name, release.tags, architectures)
         releases += [mirrored] if mirrored else []
         reasons += faults
-    return releases, reasons
+    if reasons:
+        raise refusal(reasons, declared, hint="publish them there first", done=done)
+    return releases
 
 
 def send(
     sender: ReleaseSender[AnyRelease],
     releases: Sequence[AnyRelease],
     narrowed: Callable[[list[str]], Refused],
-    options: Options,
-    *,
-    dry_run: bool,
+    options: TransferOptions,
 ) -> None:
     """Send releases, except in a dry run, and print them and the traffic.
 
@@ -182,15 +165,12 @@ def send(
     """
     if reasons := sender.narrowed(releases):
         raise narrowed(reasons)
-    if dry_run:
+    if options.dry_run:
         done, traffic = [*map(sender.described, releases)], sender.missing(releases)
     else:
         done, traffic = sender.send(releases)
     if options.json:
-        blobs = {
-            how: {"count": traffic.blobs.get(how, 0), "bytes": traffic.sizes.get(how, 0)}
-            for how in _WORDS
-        }
+        blobs = {how: {"count": traffic.blobs[how], "bytes": traffic.sizes[how]} for how in _WORDS}
         options.print_json({"releases": [*map(asdict, done)], "blobs": blobs})
         return
     for release in done:
@@ -201,6 +181,6 @@ def send(
     parts = [
         f"{counted(traffic.blobs[how], 'blob')} {word}, {traffic.sizes[how] / 1e6:.1f} MB"
         for how, word in _WORDS.items()
-        if traffic.blobs.get(how)
+        if traffic.blobs[how]
     ]
-    print(("dry run, nothing was sent: " if dry_run else "") + "; ".join(parts))
+    print(("dry run, nothing was sent: " if options.dry_run else "") + "; ".join(parts))

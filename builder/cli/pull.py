@@ -12,12 +12,12 @@ from pathlib import Path
 from builder.cli.options import (
     Parser,
     ProgressOptions,
-    a_path,
     add_flag,
     add_json,
     add_output,
+    add_path,
     add_plain_http,
-    not_empty,
+    add_text,
 )
 from builder.distribute.pull.cache import PullCache
 from builder.distribute.pull.images import Pulled, Puller, pull
@@ -81,25 +81,18 @@ class PullOptions(ProgressOptions):
 
 
 def declare(parser: Parser) -> None:
-    """Add the options of `pull`."""
     parser.description, parser.epilog = _DESCRIPTION, _EXIT_CODES
-    parser.add_argument(
-        "references",
-        metavar="REFERENCE",
-        nargs="+",
-        help="HOST/NAMESPACE/NAME:TAG, or @sha256:…; each is evaluated separately",
-    )
+    text = "HOST/NAMESPACE/NAME:TAG, or @sha256:…; each is evaluated separately"
+    parser.add_argument("references", metavar="REFERENCE", nargs="+", help=text)
     parser.add_argument("--format", choices=FORMATS, required=True, help="format on disk")
-    parser.add_argument("--policy", type=a_path, metavar="FILE", help=f"default: {POLICY}")
-    parser.add_argument("--arch", type=not_empty, metavar="ARCH", help="default: that of the host")
-    add_output(
-        parser,
+    add_path(parser, "--policy", f"default: {POLICY}")
+    add_text(parser, "--arch", "default: that of the host", "ARCH")
+    text = (
         "folder to create (default: NAME-TAG-ARCH-FORMAT in the current folder); with several "
-        "references, the folder that contains one folder for each",
+        "references, the folder that contains one folder for each"
     )
-    parser.add_argument(
-        "--host", type=a_path, metavar="FILE", help="pull for a recorded host (check-host --record)"
-    )
+    add_output(parser, text)
+    add_path(parser, "--host", "pull for a recorded host (check-host --record)")
     add_flag(parser, "--emulated", "accept images of another architecture, which run under QEMU")
     add_plain_http(parser)
     add_flag(parser, "--explain", "show the outcome of every rule")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from builder.build.planning import compiled, load_plan
 from builder.build.run import BuildSettings
-from builder.cli.options import Parser, SelectorOptions, a_path, add_flag, add_json
+from builder.cli.options import Parser, SelectorOptions, a_path, add_flag, add_json, add_list
 from builder.model import Spec
 from builder.model.errors import counted
 from builder.model.records import plain
@@ -24,28 +24,16 @@ _INDENT = " " * 4
 
 
 class RehearseOptions(SelectorOptions):
-    """The options of `rehearse`."""
-
     clones: Sequence[Path]
     steps: bool
     json: bool
 
 
 def declare(parser: Parser) -> None:
-    """Add the options of `rehearse`."""
-    parser.add_argument(
-        "--clones",
-        action="append",
-        default=[],
-        type=a_path,
-        metavar="DIR",
-        help="a folder with copies of Git repositories, as OWNER/NAME.git (may be repeated)",
-    )
-    add_flag(
-        parser,
-        "--steps",
-        "also run the build steps, on a Debian base in place of Ubuntu's; takes minutes",
-    )
+    text = "a folder with copies of Git repositories, as OWNER/NAME.git (may be repeated)"
+    add_list(parser, "--clones", text, "DIR", of=a_path)
+    text = "also run the build steps, on a Debian base in place of Ubuntu's; takes minutes"
+    add_flag(parser, "--steps", text)
     add_json(parser, "print JSON, with passed trials")
 
 

@@ -36,8 +36,6 @@ image that was built with them.
 
 
 class ReproduceOptions(ImageOptions, ProgressOptions):
-    """The options of `reproduce`."""
-
     no_native_tools: bool
     max_index_age: int | None
     offline: bool
@@ -45,7 +43,6 @@ class ReproduceOptions(ImageOptions, ProgressOptions):
 
 
 def declare(parser: Parser) -> None:
-    """Add the options of `reproduce`."""
     parser.description = _DESCRIPTION
     add_image(parser)
     add_no_native_tools(parser)

@@ -51,13 +51,10 @@ RESULT_KINDS = ("evidence", "manifest", "report", "plan", "error")
 
 
 class SchemaOptions(Options):
-    """The options of `schema`."""
-
     kind: str
 
 
 def declare(parser: Parser) -> None:
-    """Add the options of `schema`."""
     kinds = (*FILE_KINDS, *RESULT_KINDS)
     parser.add_argument(
         "kind", metavar="KIND", choices=kinds, help=f"{', '.join(kinds[:-1])} or {kinds[-1]}"

@@ -13,14 +13,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import builder
-from builder.cli.options import Options, Parser, add_flag, not_empty
+from builder.cli.options import Options, Parser, add_flag, add_list, not_empty
 from builder.model.errors import StepFailed
 from builder.system.home import Home
 from builder.system.process import Processes
 
 _SCRIPT = Path(builder.__file__).parent / "host/setup/main.sh"
-
-
 _DESCRIPTION = """\
 Install the tools for building images that this machine lacks. The default is the user's part, which
 never needs root: it installs Apptainer into the builder's home, and prints the commands for steps
@@ -31,8 +29,6 @@ clone of the project, ci/setup does the same.
 
 
 class SetupOptions(Options):
-    """The options of `setup`."""
-
     part: str | None
     user: Sequence[str]
     with_cosign: bool
@@ -43,30 +39,20 @@ class SetupOptions(Options):
 
 
 def declare(parser: Parser) -> None:
-    """Add the options of `setup`."""
     parser.description = _DESCRIPTION
     parser.add_argument(
         "part", metavar="host", nargs="?", choices=("host",), help="the administrator's part"
     )
-    parser.add_argument(
-        "--user",
-        action="append",
-        default=[],
-        type=not_empty,
-        metavar="USER",
-        help="with host: give this user sub-ids (may be repeated)",
-    )
+    text = "with host: give this user sub-ids (may be repeated)"
+    add_list(parser, "--user", text, "USER", of=not_empty)
     add_flag(parser, "--with-cosign", "also install cosign, for publish --key keyless")
     ways = parser.add_mutually_exclusive_group()
     add_flag(ways, "--dry-run", "show what would be installed, and where")
     add_flag(ways, "--check", "exit code 4 if anything is missing")
     add_flag(ways, "--print-path", "show the folders of build-images and its tools, for PATH")
-    ways.add_argument(
-        "--print-completion",
-        metavar="SHELL",
-        choices=("bash", "zsh", "fish"),
-        help="print the script that completes commands, options and values in bash, zsh or fish",
-    )
+    text = "print the script that completes commands, options and values in bash, zsh or fish"
+    shells = ("bash", "zsh", "fish")
+    ways.add_argument("--print-completion", metavar="SHELL", choices=shells, help=text)
 
 
 def words_of(options: SetupOptions) -> list[str]:

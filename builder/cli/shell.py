@@ -15,15 +15,12 @@ from builder.verify.shells import SHELLS, shell
 
 
 class ShellOptions(ImageOptions):
-    """The options of `shell`."""
-
     stage: str
     runner: str
     argv: list[str]
 
 
 def declare(parser: Parser) -> None:
-    """Add the options of `shell`."""
     parser.description = """\
 Open a shell in an image, or run a command in it: build-images shell IMAGE -- ls /opt
 

@@ -12,9 +12,9 @@ from builder.cli.options import (
     Parser,
     SelectorOptions,
     add_images_in,
+    add_number,
     add_output,
     not_empty,
-    positive_number,
 )
 from builder.model import PlannedImage
 from builder.model.errors import counted
@@ -28,8 +28,6 @@ for OpenShift (build, pod, job) and an entry for shpc. Nothing is built and noth
 
 
 class SiteFilesOptions(SelectorOptions):
-    """The options of `site-files`."""
-
     registry: str
     folder: str
     gpus: int
@@ -37,7 +35,6 @@ class SiteFilesOptions(SelectorOptions):
 
 
 def declare(parser: Parser) -> None:
-    """Add the options of `site-files`."""
     parser.description = _DESCRIPTION
     parser.add_argument(
         "--registry", required=True, metavar="HOST/NAMESPACE", help="where the images are published"
@@ -49,13 +46,7 @@ def declare(parser: Parser) -> None:
         default="/opt/images",
         help="folder of the pulled images on the site's nodes (default: /opt/images)",
     )
-    parser.add_argument(
-        "--gpus",
-        type=positive_number,
-        default=4,
-        metavar="N",
-        help="GPUs per node, for images with CUDA (default: 4)",
-    )
+    add_number(parser, "--gpus", "GPUs per node, for images with CUDA (default: 4)", default=4)
     add_output(parser, "where to write them (default: PROJECT/out/site)")
     add_images_in(parser, "read the digests of built images from this folder")
 

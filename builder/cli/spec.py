@@ -12,13 +12,10 @@ from builder.compile.spec import base_archive
 
 
 class SpecOptions(SelectorOptions):
-    """The options of `spec`."""
-
     no_lint: bool
 
 
 def declare(parser: Parser) -> None:
-    """Add the options of `spec`."""
     add_output(parser, "where to write a folder for each image (default: PROJECT/out)")
     add_no_lint(parser)
 

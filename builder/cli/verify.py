@@ -12,12 +12,13 @@ from builder.build.run import BuildSettings, Run
 from builder.cli.options import (
     Parser,
     ProgressOptions,
-    a_path,
     add_flag,
     add_json,
+    add_list,
+    add_number,
+    add_path,
+    add_text,
     distinct,
-    not_empty,
-    positive_number,
 )
 from builder.distribute.pull.receipts import PullReceipt
 from builder.distribute.pull.verification import receipt_in, verify_pulled
@@ -66,78 +67,34 @@ class VerifyOptions(ProgressOptions):
 
 
 def declare(parser: Parser) -> None:
-    """Add the options of `verify`."""
-    parser.add_argument(
-        "path",
-        type=a_path,
-        metavar="PATH",
-        help="an image's folder, such as out/IDENTIFIER, or the folder of a pulled image",
-    )
-    parser.add_argument(
-        "--runner",
-        action="append",
-        default=[],
-        choices=tuple(RUNNERS),
-        help="run the checks with this program only (may be repeated; default: one per format)",
-    )
+    text = "an image's folder, such as out/IDENTIFIER, or the folder of a pulled image"
+    add_path(parser, "path", text, "PATH")
+    text = "run the checks with this program only (may be repeated; default: one per format)"
+    add_list(parser, "--runner", text, choices=tuple(RUNNERS))
     add_json(parser, "print the manifest, or the measurement, as JSON")
     group = parser.add_argument_group(
         "only start ranks, each in a container of its own, by this host's launcher"
     )
-    group.add_argument(
-        "--launcher",
-        action="append",
-        default=[],
-        choices=LAUNCHERS,
-        help="mpirun of the image's MPI family, or srun --mpi=pmix (may be repeated)",
+    text = "mpirun of the image's MPI family, or srun --mpi=pmix (may be repeated)"
+    add_list(group, "--launcher", text, choices=LAUNCHERS)
+    add_number(group, "--ranks", f"number of ranks (default: {_RANKS})")
+    text = "number of nodes, at most one per rank; the check fails on any other number"
+    add_number(group, "--nodes", text)
+    text = (
+        "run again with the host's MPI library in place of the image's: the one below "
+        "DIR, or the one found on the host (auto)"
     )
-    group.add_argument(
-        "--ranks", type=positive_number, metavar="N", help=f"number of ranks (default: {_RANKS})"
-    )
-    group.add_argument(
-        "--nodes",
-        type=positive_number,
-        metavar="N",
-        help="number of nodes, at most one per rank; the check fails on any other number",
-    )
-    group.add_argument(
-        "--bind-mpi",
-        type=not_empty,
-        metavar="DIR",
-        help="run again with the host's MPI library in place of the image's: the one below "
-        "DIR, or the one found on the host (auto)",
-    )
-    group.add_argument(
-        "--launcher-option",
-        action="append",
-        default=[],
-        metavar="OPTION",
-        help="pass this option to the launcher: --launcher-option=--partition=test",
-    )
-    group.add_argument(
-        "--timeout",
-        type=positive_number,
-        metavar="SECONDS",
-        help="time limit for the ranks (default: that of the image's check mpi)",
-    )
+    add_text(group, "--bind-mpi", text, "DIR")
+    text = "pass this option to the launcher: --launcher-option=--partition=test"
+    add_list(group, "--launcher-option", text, "OPTION")
+    text = "time limit for the ranks (default: that of the image's check mpi)"
+    add_number(group, "--timeout", text, "SECONDS")
     bench = parser.add_argument_group("measuring")
-    add_flag(
-        bench,
-        "--bench",
-        "run no checks; compare the speed of programs in each format with bare execution",
-    )
-    bench.add_argument(
-        "--repeats",
-        type=positive_number,
-        metavar="N",
-        help=f"number of rounds, each with all formats in turn (default: {REPEATS})",
-    )
-    bench.add_argument(
-        "--prometheus",
-        type=a_path,
-        metavar="FILE",
-        help="also write the measurement in Prometheus' text format",
-    )
+    text = "run no checks; compare the speed of programs in each format with bare execution"
+    add_flag(bench, "--bench", text)
+    text = f"number of rounds, each with all formats in turn (default: {REPEATS})"
+    add_number(bench, "--repeats", text)
+    add_path(bench, "--prometheus", "also write the measurement in Prometheus' text format")
 
 
 def run(options: VerifyOptions) -> int:
@@ -209,11 +166,9 @@ def _measure(run: Run, folder: Path, options: VerifyOptions) -> int:
 
 def _launched(run: Run, folder: Path, ranks: Sequence[Start], options: VerifyOptions) -> int:
     done = verify_launched(run, options.project, folder, ranks, distinct(options.runner))
-    if options.json:
-        options.print_json(manifest_text(done.manifest).rstrip("\n"))
-        return done.exit_code
     title = f"{done.manifest.image}: {ranks[0].ranks} ranks{', emulated' if done.emulated else ''}"
-    print("\n".join([title, *lines_of_checks(done.outcomes)]))
+    text = "\n".join([title, *lines_of_checks(done.outcomes)])
+    options.show(manifest_text(done.manifest).rstrip("\n"), lambda: text)
     return done.exit_code
 
 
@@ -225,8 +180,7 @@ def _rank_options(options: VerifyOptions) -> tuple[Start, ...]:
     if not options.launcher:
         named = [f"--{name.replace('_', '-')}" for name in _FOR_RANKS if getattr(options, name)]
         if named:
-            text = f"{', '.join(named)}: only with --launcher mpirun or srun"
-            options.parser.error(text)
+            options.parser.error(f"{', '.join(named)}: only with --launcher mpirun or srun")
         return ()
     if options.bench:
         options.parser.error("--bench and --launcher exclude each other")

@@ -16,28 +16,20 @@ _ADDRESS = "SCHEDULER"  # to replace in a script
 
 
 class WorkersOptions(Options):
-    """The options of `workers`."""
-
     action: str
     pool: str
     scheduler: str
 
 
 def declare(parser: Parser) -> None:
-    """Add the options of `workers`."""
-    parser.add_argument(
-        "action",
-        choices=["list", "script"],
-        help="list: show the workers of a scheduler, and which of them share stages; "
-        "script: print the batch script of a pool, for sbatch",
+    text = (
+        "list: show the workers of a scheduler, and which of them share stages; "
+        "script: print the batch script of a pool, for sbatch"
     )
+    parser.add_argument("action", choices=["list", "script"], help=text)
     parser.add_argument("--pool", default="", metavar="NAME", help="script: a pool of site.yaml")
-    parser.add_argument(
-        "--scheduler",
-        default="",
-        metavar="ADDRESS",
-        help="the address of the Dask scheduler, such as tcp://login1:8786",
-    )
+    text = "the address of the Dask scheduler, such as tcp://login1:8786"
+    parser.add_argument("--scheduler", default="", metavar="ADDRESS", help=text)
 
 
 def run(options: WorkersOptions) -> int:

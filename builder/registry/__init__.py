@@ -11,18 +11,16 @@ from builder.model.errors import BadInput
 from builder.registry import blobs, referrers
 from builder.registry.credentials import Credentials, Login, RegistryState
 from builder.registry.failures import Denied, NotThere, RegistryFailed, Unreachable, WrongContent
-from builder.registry.manifests import INDEX, LARGEST_MANIFEST, MANIFEST, Source
-from builder.registry.references import Descriptor, Reference, is_digest, is_repository, is_tag
-from builder.registry.repository import INDEXES, MANIFESTS, Repository
+from builder.registry.manifests import INDEX, MANIFEST, Source
+from builder.registry.references import Descriptor, Reference, is_digest
+from builder.registry.repository import INDEXES, Repository
 from builder.registry.transport import TIMEOUT_S, Transport
 from builder.system.process import Processes
 
 __all__ = [
     "INDEX",
     "INDEXES",
-    "LARGEST_MANIFEST",
     "MANIFEST",
-    "MANIFESTS",
     "Credentials",
     "Denied",
     "Descriptor",
@@ -37,8 +35,6 @@ __all__ = [
     "WrongContent",
     "connect",
     "is_digest",
-    "is_repository",
-    "is_tag",
     "namespace",
 ]
 

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import IO
 
 from builder.model.errors import BadInput, Interrupted
-from builder.registry import LARGEST_MANIFEST, Descriptor, WrongContent
-from builder.registry.manifests import json_object
+from builder.registry import Descriptor, WrongContent
+from builder.registry.manifests import LARGEST_MANIFEST, json_object
 from builder.system.web import printable
 
 LAYOUT, INDEX_FILE = "oci-layout", "index.json"

@@ -28,15 +28,7 @@ from builder.model.digests import sha256_of_file
 from builder.model.errors import BadInput, MissingPrerequisite
 from builder.model.manifest import UsedBase
 from builder.model.records import write
-from builder.registry import (
-    INDEX,
-    MANIFESTS,
-    Descriptor,
-    Reference,
-    RegistryFailed,
-    Source,
-    WrongContent,
-)
+from builder.registry import INDEX, Descriptor, Reference, RegistryFailed, Source, WrongContent
 from builder.registry.manifests import (
     BASE,
     MANIFEST,
@@ -50,6 +42,7 @@ from builder.registry.manifests import (
     blobs_of,
     descriptors,
 )
+from builder.registry.repository import MANIFESTS
 from builder.sources.journals import Journals, ServedFile, build_id
 from builder.sources.store import SourceStore
 from builder.system.home import Home

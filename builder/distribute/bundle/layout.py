@@ -19,18 +19,9 @@ from builder.distribute.bundle.archive import (
     open_archive,
 )
 from builder.model.errors import BadInput
-from builder.registry import (
-    INDEXES,
-    LARGEST_MANIFEST,
-    Descriptor,
-    NotThere,
-    Source,
-    WrongContent,
-    is_digest,
-    is_repository,
-    is_tag,
-)
-from builder.registry.manifests import blobs_of, descriptors, json_object
+from builder.registry import INDEXES, Descriptor, NotThere, Source, WrongContent
+from builder.registry.manifests import LARGEST_MANIFEST, blobs_of, descriptors, json_object
+from builder.registry.references import is_digest, is_repository, is_tag
 from builder.system.files import discard
 from builder.system.web import printable
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -51,13 +52,8 @@ class BlobTransfer:
 class Traffic:
     """Numbers and sizes (in bytes) of blobs, by transfer method."""
 
-    blobs: dict[str, int] = field(default_factory=dict)
-    sizes: dict[str, int] = field(default_factory=dict)
-
-    def note(self, how: str, size: int) -> None:
-        """Count one more blob."""
-        self.blobs[how] = self.blobs.get(how, 0) + 1
-        self.sizes[how] = self.sizes.get(how, 0) + size
+    blobs: Counter[str] = field(default_factory=Counter)
+    sizes: Counter[str] = field(default_factory=Counter)
 
 
 def send_all(transfers: Iterable[BlobTransfer], *, jobs: int, only_look: bool = False) -> Traffic:
@@ -79,7 +75,8 @@ def send_all(transfers: Iterable[BlobTransfer], *, jobs: int, only_look: bool = 
     ways = in_threads(partial(_bring, only_look=only_look), groups, jobs=jobs, stop=stop)
     for group, outcomes in zip(groups, ways, strict=True):
         for how in outcomes:
-            traffic.note(how, group[0].blob.size)
+            traffic.blobs[how] += 1
+            traffic.sizes[how] += group[0].blob.size
     return traffic
 
 

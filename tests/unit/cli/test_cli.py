@@ -25,7 +25,6 @@ from samples import (
     shipped_project,
 )
 
-from builder.build import run as build_run
 from builder.build.engines import ENGINES, Tools
 from builder.build.inputs import packed_files
 from builder.build.run import BuildSettings
@@ -41,7 +40,6 @@ from builder.model.manifest import manifest_text
 from builder.model.measurement import HostFacts
 from builder.model.planned import by_reason
 from builder.system.home import Home
-from builder.system.host_facts import host_facts
 from builder.system.process import Processes
 from builder.system.terminal import Progress
 from builder.verify.main_job import Results
@@ -466,21 +464,22 @@ def test_what_was_done_another_way_is_still_to_do(
     assert done.err.endswith("build-images: examined\n")
 
 
+def without_engine(settings: BuildSettings, progress: Progress, *_: Any, **__: Any) -> ImageRun:
+    """Stand in for `prepare`, on a machine without engines."""
+    settings.out.mkdir(exist_ok=True)
+    tools = Tools(processes=Processes(), home=Home.of_environment())
+    engine = ENGINES["buildah"](tools)
+    return ImageRun(tools=tools, engine=engine, settings=settings, progress=progress, host=HOST)
+
+
 def test_the_end_of_a_run_says_what_came_of_each_image(
     project: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ours, theirs = (f"hpc-base-1.0-debian13-openmpi5.0-{arch}" for arch in ("x86_64", "ppc64le"))
     errors = {ours: StepFailed("make: exit status 2"), theirs: MissingPrerequisite("no space")}
-    tools = Tools(processes=Processes(), home=Home.of_environment())
-    of_buildah = functools.partial(build_run.Run, tools=tools, engine=ENGINES["buildah"](tools))
-
-    def prepared(settings: build_run.BuildSettings, progress: Any, *_: Any, **__: Any) -> Any:
-        settings.out.mkdir(exist_ok=True)
-        return of_buildah(settings=settings, progress=progress, host=host_facts())
-
     for name in ("at_work", "shared_layers"):
         monkeypatch.setattr(build, name, lambda *_: contextlib.nullcontext())
-    monkeypatch.setattr(build, "prepare", prepared)
+    monkeypatch.setattr(build, "prepare", without_engine)
     results = Results(manifests={}, errors=errors)
     monkeypatch.setattr(build, "run_job", lambda *_, **__: results)
     done = run(f"--project={project}", "--no-lint", "--json")
@@ -506,14 +505,6 @@ def test_the_end_of_a_run_says_what_came_of_each_image(
 def test_what_the_main_job_says_at_its_end(
     project: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def prepared(settings: BuildSettings, progress: Progress, *_: Any, **__: Any) -> ImageRun:
-        settings.out.mkdir(exist_ok=True)
-        tools = Tools(processes=Processes(), home=Home.of_environment())
-        engine = ENGINES["buildah"](tools)
-        return ImageRun(
-            tools=tools, engine=engine, settings=settings, progress=progress, host=HOST, versions={}
-        )
-
     good, bad, broken = (f"hpc-base-1.0-debian{each}" for each in VARIANTS)
     checks = [{"check": name, "outcome": word} for name, word in CHECKS.items()]
     artifact = {"size": 118_403_221, "digest": f"sha256:{'0123456789' * 2}"}
@@ -528,7 +519,7 @@ def test_what_the_main_job_says_at_its_end(
         bad: record({**said, "image": bad, "outcome": "failed", "formats_equal": False}),
     }
     results = Results(manifests=manifests, errors={broken: StepFailed("make: exit status 2")})
-    monkeypatch.setattr(build, "prepare", prepared)
+    monkeypatch.setattr(build, "prepare", without_engine)
     monkeypatch.setattr(build, "run_job", lambda *_, **__: results)
     argv = (f"--project={project}", *(f"--image={one}" for one in (good, bad, broken)), "--no-lint")
     assert f"✗ {broken}  failed\n" in run(*argv).out  # before anything was written

@@ -40,9 +40,9 @@ def own_project(made: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(made, tmp_path / "project"))
 
 
-def publish(fake: Fake, project: Path, *more: str) -> int:
+def publish(fake: Fake, project: Path, *more: str, attach: bool = True) -> int:
     words = ["publish", "--project", str(project), "--to", f"{fake.host}/site", "--quiet"]
-    return main([*words, "--attach-failures", *more])
+    return main([*words, *(["--attach-failures"] if attach else []), *more])
 
 
 def image_of(project: Path) -> Path:
@@ -127,11 +127,10 @@ def test_a_later_failure_is_attached_and_nothing_else_is_touched(
 def test_what_failed_on_one_machine_makes_no_published_image_worse_unasked(
     project: Path, fake: Fake, capsys: Capture
 ) -> None:
-    words = ["publish", "--project", str(project), "--to", f"{fake.host}/site", "--quiet"]
-    assert main(words) == 0
+    assert publish(fake, project, attach=False) == 0
     before = dict(fake.manifests)
     fail(project, "oci")
-    assert main(words) == 5
+    assert publish(fake, project, attach=False) == 5
     said = capsys.readouterr().err
     assert f"{WHERE}it is not verified: failed\n" in said
     assert "--attach-failures attaches the failures" in said
@@ -166,8 +165,7 @@ def test_optional_runs_that_failed_are_not_signed_either(
 ) -> None:
     """Every policy would refuse the image, whose publication had succeeded."""
     add_optional_run(project, "oci-bench", how)
-    words = ["publish", "--project", str(project), "--to", f"{fake.host}/site", "--quiet"]
-    assert main([*words, "--key", str(private_file("cosign"))]) == 0
+    assert publish(fake, project, "--key", str(private_file("cosign")), attach=False) == 0
     digest = read_layout(image_of(project) / "image.oci").digest
     published = ["PASSED"] * (3 + (how == "passed"))
     assert results(said_of(fake, digest, DATA / "cosign.pub")) == published
@@ -179,12 +177,11 @@ def test_optional_runs_neither_stop_a_publication_nor_spoil_what_is_published(
 ) -> None:
     """Those of a disturbed measurement, and of ranks that no Slurm started, stood in its way."""
     add_optional_run(project, "oci-bench", how)
-    words = ["publish", "--project", str(project), "--to", f"{fake.host}/site", "--quiet"]
-    assert main(words) == 0
+    assert publish(fake, project, attach=False) == 0
     digest = read_layout(image_of(project) / "image.oci").digest
     published = 3 + (how == "passed")
     assert len(repository(fake).referrers(digest, STATEMENT)) == published
-    assert main([*words, "--attach-failures"]) == 0
+    assert publish(fake, project) == 0
     published += how == "failed"
     assert len(repository(fake).referrers(digest, STATEMENT)) == published
 

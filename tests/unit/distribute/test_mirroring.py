@@ -130,17 +130,22 @@ def test_tags_of_proof_are_written_when_it_is_their_turn(fake: Fake) -> None:
     assert {tag, "1.0"} <= fake.tags("site/copy")
 
 
+def written_over(fake: Fake, tag: str, content: bytes) -> None:
+    """Have another client write over a tag of the copy, before it is read again."""
+    name = f"/v2/site/copy/manifests/{tag}"
+
+    def write_over(request: str) -> None:
+        if re.fullmatch(f"GET {name}", request) and fake.requests(f"PUT {name}"):
+            fake.manifests["site/copy", tag] = (content, MANIFEST)
+
+    fake.before = write_over
+
+
 def test_proof_that_another_wrote_over_sets_no_tag(fake: Fake) -> None:
     source, target = repository(fake), repository(fake, "site/copy")
     _, tag = signed(source)
 
-    def write_over(request: str) -> None:
-        if re.fullmatch(f"GET /v2/site/copy/manifests/{tag}", request) and fake.requests(
-            f"PUT /v2/site/copy/manifests/{tag}"
-        ):
-            fake.manifests["site/copy", tag] = (b'{"layers": []}', MANIFEST)
-
-    fake.before = write_over
+    written_over(fake, tag, b'{"layers": []}')
     with pytest.raises(RegistryFailed, match="another client overwrote this proof"):
         mirror_to(source, target)
     assert "1.0" not in fake.tags("site/copy")
@@ -165,15 +170,9 @@ def test_proof_that_another_has_added_to_is_no_loss(fake: Fake) -> None:
     source, target = repository(fake), repository(fake, "site/copy")
     _, tag = signed(source)
 
-    def add(request: str) -> None:
-        if re.fullmatch(f"GET /v2/site/copy/manifests/{tag}", request) and fake.requests(
-            f"PUT /v2/site/copy/manifests/{tag}"
-        ):
-            parsed = json.loads(fake.manifests["site/a", tag][0])
-            parsed["layers"] += [{"mediaType": "x", "digest": f"sha256:{'0' * 64}", "size": 1}]
-            fake.manifests["site/copy", tag] = (json.dumps(parsed).encode(), MANIFEST)
-
-    fake.before = add
+    parsed = json.loads(fake.manifests["site/a", tag][0])
+    parsed["layers"] += [{"mediaType": "x", "digest": f"sha256:{'0' * 64}", "size": 1}]
+    written_over(fake, tag, json.dumps(parsed).encode())
     mirror_to(source, target)
     assert "1.0" in fake.tags("site/copy")
 

@@ -261,25 +261,25 @@ def test_without_a_folder_of_the_session_podman_login_writes_below_run(
     assert user("a.example") is None
 
 
+ME = Login(user="me", password="secret")
+
+
 @pytest.mark.parametrize(
-    "one",
+    ("one", "login"),
     [
-        {"username": "me", "password": "secret"},
-        {"auth": base64.encodebytes(b"me:secret").decode()},
-        {"auth": base64.b64encode(b"me:secret\0\0").decode()},
+        ({"username": "me", "password": "secret"}, ME),
+        ({"auth": base64.encodebytes(b"me:secret").decode()}, ME),
+        ({"auth": base64.b64encode(b"me:secret\0\0").decode()}, ME),
+        ({"username": "me"}, None),
+        ({"password": "secret"}, None),
     ],
 )
-def test_entries_as_others_write_them(one: dict[str, str], tmp_path: Path) -> None:
+def test_entries_as_others_write_them(
+    one: dict[str, str], login: Login | None, tmp_path: Path
+) -> None:
     file = written(tmp_path / "auth.json", {"auths": {"a.example": one}})
     empty = written(tmp_path / "empty.json", "\n")
-    found = Credentials(files=(tmp_path / "gone", empty, file)).login("a.example", "b")
-    assert found == Login(user="me", password="secret")
-
-
-@pytest.mark.parametrize("one", [{"username": "me"}, {"password": "secret"}])
-def test_half_an_entry_is_none(one: dict[str, str], tmp_path: Path) -> None:
-    file = written(tmp_path / "auth.json", {"auths": {"a.example": one}})
-    assert Credentials(files=(file,)).login("a.example", "b") is None
+    assert Credentials(files=(tmp_path / "gone", empty, file)).login("a.example", "b") == login
 
 
 def test_a_user_without_a_name_and_a_home_has_no_files(monkeypatch: pytest.MonkeyPatch) -> None:
