@@ -379,10 +379,21 @@ def test_an_image_that_an_earlier_run_built_is_verified(bench: Bench) -> None:
     folder = bench.out / bench.image.identifier
     folder.mkdir()
     (folder / "image.sif").write_text("a SIF")
-    write_manifest(folder, record({"artifacts": {"oci": {}, "sif": {}}}), ())
-    bench.begin("verify")
+    manifest = write_manifest(folder, record({"artifacts": {"oci": {}, "sif": {}}}), ())
+    cache, away = bench.out.parent / "cache", bench.out.parent / "away"
+    cache.rename(away)
+    attempt = bench.begin("verify")
+    [event] = bench.events()
+    assert isinstance(event, AttemptEnded)
+    problem = f"{bench.image.identifier} could not be added to the site's store"
+    assert (event.attempt, str(event.error).startswith(problem)) == (attempt, True)
+    away.rename(cache)
+    bench.begin("verify", 2)
     *_, (order, _, _) = bench.connection.submitted.values()
     assert "image.sif" in bench.shared.blobs(order.packed)
+    key = manifest.inputs.base.key
+    tag = image_tag(bench.executor.run, bench.image, key, "packed")
+    assert bench.shared.digest(tag) == order.packed
 
 
 @pytest.mark.parametrize("cause", ["machine", "task"])

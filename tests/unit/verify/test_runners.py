@@ -158,7 +158,7 @@ def test_a_slow_copy_of_the_output_is_given_time(tmp_path: Path) -> None:
 
 
 def test_an_error_of_buildah_itself_is_named(tmp_path: Path) -> None:
-    refuses = ("sh", "-c", "echo 'Error: container not known' >&2; exit 125")
+    refuses = ("sh", "-c", "printf 'WARN: old\nError: container not known\n' >&2; exit 125")
     tools = Tools(processes=Processes(), home=Home(path=tmp_path))
     inner = Prefixed(prefix=refuses, tools=tools, cwd=tmp_path)
     done = Chroot(inner=inner).run(["echo", "finding"], timeout_s=20)
@@ -240,7 +240,8 @@ def test_docker_needs_nvidias_runtime(tools: Tools) -> None:
 def test_an_old_buildah_cannot_hand_over_devices(tools: Tools) -> None:
     install(tools, "buildah", "/usr/bin/echo '  --env stringArray   add'")
     assert oci.buildah_problem(tools) == "this buildah cannot pass devices to containers"
-    install(tools, "buildah", "/usr/bin/echo '  --device stringArray   add'")
+    script = """[ "$*" = 'run --help' ] && /usr/bin/echo '  --device stringArray   add'"""
+    install(tools, "buildah", script)
     assert "nvidia.com/gpu" in oci.buildah_problem(tools)
 
 
@@ -311,10 +312,16 @@ def test_a_driver_that_is_not_copied_fails_what_needs_a_gpu_alone(
     }
 
 
-def test_a_new_charliecloud_reads_the_device_specification(tools: Tools) -> None:
+def test_a_new_charliecloud_reads_the_device_specification(
+    tools: Tools, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It tells its options to a user with a name alone, by whatever exit status."""
+    monkeypatch.delenv("USER", raising=False)
+    monkeypatch.setattr(Tools, "ordinary_user", None)
     install(tools, "ch-run", "/usr/bin/echo '      --cdi-dirs=PATHS  where to look'")
     assert not sites.has_cdi(tools)
-    install(tools, "ch-run", "/usr/bin/echo '  -d, --cdi[=KIND]  inject resources'")
+    script = """[ "$USER" ] && /usr/bin/echo '  -d, --cdi[=KIND]  inject resources'; exit 1"""
+    install(tools, "ch-run", script)
     assert sites.has_cdi(tools)
     assert "*.json" in sites.charliecloud_problem(tools)
 
