@@ -53,7 +53,6 @@ from builder.verify.cluster import connection, executor, slurm, task
 from builder.verify.measure import programs, rounds, sampling
 from builder.verify.ranks import outcomes
 from builder.verify.rehearse import imports, repositories, resolution, servers, workspace
-from builder.verify.runners import oci
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 
@@ -107,7 +106,6 @@ def test_what_is_read_and_kept_of_checks_and_how_long_they_are_waited_for() -> N
     assert (checks.SKIP_STATUS, checks._SHOWN_LINES, checks._SIGNALLED) == (77, 12, 128)
     assert (checks._TIMEOUT_S, targets._TIMEOUT_S, machine_faults._TIMEOUT_S) == (120, 900, 60)
     assert (launched._SLACK_S, launched._KILL_AFTER_S) == (15, 5)
-    assert oci._PAUSES_S == (0, 1, 5)
     assert (outcomes.GRACE_S, outcomes._TIMED_OUT) == (10, 124)
     assert (rounds._TIMEOUT_S, rounds._LOOK_S, image_contract._LARGEST) == (900, 60, MIB)
     assert (sampling._INTERVAL_S, sampling._BEGIN_S) == (0.5, 30)

@@ -460,19 +460,19 @@ def test_a_worker_that_is_to_end_is_not_to_blame(bench: Bench) -> None:
     bench.begin("image")
     [lost, joined] = bench.end(OrderResult(failure=Failure(message=INTERRUPTED, exit_code=4)))
     assert isinstance(lost, WorkerLost)
-    assert lost.explained
+    assert (lost.explained, lost.reason) == (True, "n1: interrupted")
     assert isinstance(joined, WorkerJoined)
     assert "interrupted" not in bench.said.getvalue()
 
 
 def test_a_failure_of_the_task_comes_with_its_log(bench: Bench) -> None:
     bench.begin("image")
-    failure = Failure(message="the build failed", tail=("99", "100"))
+    failure = Failure(message="the build failed", tail=("99", "100"), hint="look")
     [event] = bench.end(OrderResult(failure=failure, log="1\n2\n"))
     log = bench.out / bench.image.identifier / "build.log"
     assert isinstance(event, AttemptEnded)
     assert str(event.error) == (
-        f"the build failed\n  its last 2 lines:\n  | 99\n  | 100\n  log: {log}"
+        f"the build failed\n  its last 2 lines:\n  | 99\n  | 100\n  log: {log}\n  hint: look"
     )
     assert log.read_text() == "1\n2\n"
 

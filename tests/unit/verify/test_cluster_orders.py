@@ -165,8 +165,9 @@ def test_a_machine_that_cannot_do_its_work_is_unfit(
         monkeypatch.setattr(task, name, lambda *_: [])
     order = dataclasses.replace(ORDER, program=own_program() if program else "sha256:0")
     problem = "lacks 1 thing" if program else "another version"
-    with pytest.raises(UnfitMachine, match=problem):
+    with pytest.raises(UnfitMachine, match=problem) as caught:
         task.carry_out(order, Progress(), [])
+    assert caught.value.hint == ("look" if program else "")
 
 
 # ---- The process of an order ----

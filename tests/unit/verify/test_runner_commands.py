@@ -41,6 +41,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Commands:
     commands = Commands(tmp_path, monkeypatch)
     commands.install(*PROGRAMS)
     commands.output.update(OUTPUT)
+    (tmp_path / "home").rmdir()  # nothing has been built here yet
     return commands
 
 
