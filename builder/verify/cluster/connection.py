@@ -177,7 +177,7 @@ class Connection:
             asked = self._asking.submit(
                 self._client.run, orders_here, keys, workers=[*busy], on_error="ignore"
             )
-            wait([asked], timeout=max(0.0, deadline - time.monotonic()))
+            wait([asked], timeout=deadline - time.monotonic())
             if not asked.done():  # a worker that is stopped does not answer
                 return False
             counts = {} if asked.exception() else asked.result()  # the scheduler may have ended

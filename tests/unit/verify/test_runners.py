@@ -312,16 +312,10 @@ def test_a_driver_that_is_not_copied_fails_what_needs_a_gpu_alone(
     }
 
 
-def test_a_new_charliecloud_reads_the_device_specification(
-    tools: Tools, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It tells its options to a user with a name alone, by whatever exit status."""
-    monkeypatch.delenv("USER", raising=False)
-    monkeypatch.setattr(Tools, "ordinary_user", None)
+def test_a_new_charliecloud_reads_the_device_specification(tools: Tools) -> None:
     install(tools, "ch-run", "/usr/bin/echo '      --cdi-dirs=PATHS  where to look'")
     assert not sites.has_cdi(tools)
-    script = """[ "$USER" ] && /usr/bin/echo '  -d, --cdi[=KIND]  inject resources'; exit 1"""
-    install(tools, "ch-run", script)
+    install(tools, "ch-run", "/usr/bin/echo '  -d, --cdi[=KIND]  inject resources'")
     assert sites.has_cdi(tools)
     assert "*.json" in sites.charliecloud_problem(tools)
 
