@@ -112,6 +112,8 @@ def test_an_image_is_measured_in_all_places(
         [place] = [place for place in measured.places if place.name == form]
         assert about["runner"] == {"name": place.runner, "version": place.version}
         assert (about["format"], about["emulated"]) == (form, False)
+        assert (about["started"], about["finished"]) == (measured.started, measured.finished)
+        assert (about["tools"], about["host"]["os"]) == (machine.run.versions, "Debian 12")
         assert about["gpu"] == {"handed_over": False, "reason": "no measured program uses a GPU"}
     assert updated.outcome == manifest["outcome"]
     kept = json.loads((machine.folder / "manifest.json").read_text())["measured"]
