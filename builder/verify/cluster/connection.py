@@ -269,9 +269,8 @@ def connected(address: str, security: TlsFiles | Security | None) -> Iterator[Co
 
 def _silence() -> None:
     """Log nothing of Dask's: what a user has to know is told by this program."""
-    logging.getLogger("asyncio").setLevel(logging.CRITICAL + 1)
     for name in [*logging.root.manager.loggerDict]:
-        if name.startswith(("distributed", "tornado")):
+        if name.startswith(("asyncio", "distributed", "tornado")):
             logging.getLogger(name).setLevel(logging.CRITICAL + 1)
 
 
