@@ -48,7 +48,7 @@ class Commands:
         self._patch.setattr(Processes, "capture", self._capture)
         self._patch.setattr(Processes, "logged", self._logged)
         self._patch.setattr(Home, "search_path", lambda _home: str(folder / "bin"))
-        self._patch.setattr(shutil, "chown", lambda *_: None)
+        self._patch.setattr(shutil, "chown", self._chown)
         limits = {resource.RLIMIT_NOFILE: (1024, 4096), resource.RLIMIT_NPROC: (500, 700)}
         self._patch.setattr(resource, "getrlimit", limits.__getitem__)
         self._patch.setenv("STORAGE_DRIVER", "overlay")
@@ -97,6 +97,9 @@ class Commands:
             timed_out=hangs,
             waiting=look(os.getpid()) if hangs and look else (),
         )
+
+    def _chown(self, path: Path, user: str) -> None:
+        self.note(f"$ chown {user} {path}")
 
     def _logged(self, argv: Sequence[Any], **options: Any) -> Completed:
         on_line = options.pop("on_line", None)

@@ -177,7 +177,7 @@ class Connection:
             asked = self._asking.submit(
                 self._client.run, orders_here, keys, workers=[*busy], on_error="ignore"
             )
-            wait([asked], timeout=max(0.0, deadline - time.monotonic()))
+            wait([asked], timeout=deadline - time.monotonic())
             if not asked.done():  # a worker that is stopped does not answer
                 return False
             counts = {} if asked.exception() else asked.result()  # the scheduler may have ended
@@ -269,9 +269,8 @@ def connected(address: str, security: TlsFiles | Security | None) -> Iterator[Co
 
 def _silence() -> None:
     """Log nothing of Dask's: what a user has to know is told by this program."""
-    logging.getLogger("asyncio").setLevel(logging.CRITICAL + 1)
     for name in [*logging.root.manager.loggerDict]:
-        if name.startswith(("distributed", "tornado")):
+        if name.startswith(("asyncio", "distributed", "tornado")):
             logging.getLogger(name).setLevel(logging.CRITICAL + 1)
 
 

@@ -88,9 +88,9 @@ def _submit(name: str, script: Path, processes: Processes) -> str:
     try:
         done = processes.capture(["sbatch", "--parsable", str(script)], timeout_s=_SUBMIT_S)
     except StepFailed as error:
-        tail = " ".join(error.tail[-1:])
+        reason = error.tail[-1] if error.tail else error.message
         raise MissingPrerequisite(
-            f"Slurm refuses the job of pool {name}: {tail or error.message}",
+            f"Slurm refuses the job of pool {name}: {reason}",
             hint=f"'build-images workers script --pool {name}' prints it; "
             "its options are those of pools: in site.yaml",
         ) from error

@@ -244,7 +244,7 @@ def _result(order: Order, run: Run, specs: Sequence[Spec]) -> OrderResult:
     if order.kind in {"base", "stage"}:
         _build_stages(order, run, spec)
         return OrderResult(entries=run.shared.added)
-    results = run_job(run, specs, jobs=1)
+    results = run_job(run, specs, jobs=run.settings.jobs)
     for error in results.errors.values():
         raise error
     added = run.shared.added  # by tag; a verified image is among them

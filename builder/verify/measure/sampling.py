@@ -107,7 +107,7 @@ class Sampler:
         return Use(
             seconds=round(self._seconds, 3),
             cpu=round(self._last.share_since(self._first), 4),
-            memory_bytes=max((sample.memory_bytes for sample in self._samples), default=0),
+            memory_bytes=max(sample.memory_bytes for sample in self._samples),
             gpus=use_of_gpus([sample.gpus for sample in self._samples]),
             no_gpus=self._gpus.problem,
             samples=tuple(self._samples),

@@ -127,7 +127,7 @@ def _staged(
     """Copy to `folder` all files that containers need and that are not below `prefix`."""
     own, others = folder / "mpi", folder / "others"
     for staged in (folder, own, others):
-        staged.mkdir(parents=True)
+        staged.mkdir()
         staged.chmod(0o755)  # regardless of the caller's umask
     plugins = [path for path in _plugins(library, tools) if not _is_below(path, prefix)]
     needed = _needed([library, *_objects(plugins)], tools) | {library.name: library}

@@ -170,7 +170,28 @@ def test_a_scheduler_that_is_gone_is_told_once(monkeypatch: pytest.MonkeyPatch) 
     [guard] = [thread for thread in new if thread.name.endswith("(_guard)")]
     closed.close()
     guard.join(10)
-    assert heard.empty()
+    assert (guard.daemon, heard.empty()) == (True, True)  # it keeps no process from its end
+
+
+def test_what_is_told_comes_one_after_the_other() -> None:
+    client, told = Client(), SimpleQueue[tuple[str, ...]]()
+    may_end = threading.Event()
+
+    def tell(*line: str) -> None:
+        told.put(line)
+        assert may_end.wait(10)
+
+    connection = Connection(cast("Any", client))
+    connection.watch(print, print, tell, print)
+    lines = [("run-1", "tcp://a", text) for text in ("first", "second")]
+    for line in lines:
+        client.handlers["build-images"]((0.0, line))
+    assert told.get(timeout=10) == lines[0]
+    time.sleep(0.05)
+    assert told.empty()
+    may_end.set()
+    assert told.get(timeout=10) == lines[1]
+    connection.close()
 
 
 def test_a_stopped_worker_is_not_waited_for_longer_than_the_rest() -> None:

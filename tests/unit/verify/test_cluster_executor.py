@@ -379,10 +379,21 @@ def test_an_image_that_an_earlier_run_built_is_verified(bench: Bench) -> None:
     folder = bench.out / bench.image.identifier
     folder.mkdir()
     (folder / "image.sif").write_text("a SIF")
-    write_manifest(folder, record({"artifacts": {"oci": {}, "sif": {}}}), ())
-    bench.begin("verify")
+    manifest = write_manifest(folder, record({"artifacts": {"oci": {}, "sif": {}}}), ())
+    cache, away = bench.out.parent / "cache", bench.out.parent / "away"
+    cache.rename(away)
+    attempt = bench.begin("verify")
+    [event] = bench.events()
+    assert isinstance(event, AttemptEnded)
+    problem = f"{bench.image.identifier} could not be added to the site's store"
+    assert (event.attempt, str(event.error).startswith(problem)) == (attempt, True)
+    away.rename(cache)
+    bench.begin("verify", 2)
     *_, (order, _, _) = bench.connection.submitted.values()
     assert "image.sif" in bench.shared.blobs(order.packed)
+    key = manifest.inputs.base.key
+    tag = image_tag(bench.executor.run, bench.image, key, "packed")
+    assert bench.shared.digest(tag) == order.packed
 
 
 @pytest.mark.parametrize("cause", ["machine", "task"])
@@ -449,19 +460,19 @@ def test_a_worker_that_is_to_end_is_not_to_blame(bench: Bench) -> None:
     bench.begin("image")
     [lost, joined] = bench.end(OrderResult(failure=Failure(message=INTERRUPTED, exit_code=4)))
     assert isinstance(lost, WorkerLost)
-    assert lost.explained
+    assert (lost.explained, lost.reason) == (True, "n1: interrupted")
     assert isinstance(joined, WorkerJoined)
     assert "interrupted" not in bench.said.getvalue()
 
 
 def test_a_failure_of_the_task_comes_with_its_log(bench: Bench) -> None:
     bench.begin("image")
-    failure = Failure(message="the build failed", tail=("99", "100"))
+    failure = Failure(message="the build failed", tail=("99", "100"), hint="look")
     [event] = bench.end(OrderResult(failure=failure, log="1\n2\n"))
     log = bench.out / bench.image.identifier / "build.log"
     assert isinstance(event, AttemptEnded)
     assert str(event.error) == (
-        f"the build failed\n  its last 2 lines:\n  | 99\n  | 100\n  log: {log}"
+        f"the build failed\n  its last 2 lines:\n  | 99\n  | 100\n  log: {log}\n  hint: look"
     )
     assert log.read_text() == "1\n2\n"
 

@@ -165,8 +165,9 @@ def test_a_machine_that_cannot_do_its_work_is_unfit(
         monkeypatch.setattr(task, name, lambda *_: [])
     order = dataclasses.replace(ORDER, program=own_program() if program else "sha256:0")
     problem = "lacks 1 thing" if program else "another version"
-    with pytest.raises(UnfitMachine, match=problem):
+    with pytest.raises(UnfitMachine, match=problem) as caught:
         task.carry_out(order, Progress(), [])
+    assert caught.value.hint == ("look" if program else "")
 
 
 # ---- The process of an order ----
@@ -188,7 +189,7 @@ def write(program: Path, *lines: str) -> None:
 def test_the_result_of_an_order_is_what_its_process_wrote(program: Path) -> None:
     lines = ['echo "[  12.5 s] one: building"', "echo noise", 'cat "$3" > "$4"']
     lines += ['case "$3" in */build-images-order-*) ;; *) exit 8;; esac']
-    write(program, *lines, f'test "$2" = builder.verify.cluster.task && test "$5" = {os.getpid()}')
+    write(program, *lines, f'test "$1 $2 $5" = "-m builder.verify.cluster.task {os.getpid()}"')
     told: list[str] = []
     assert task.run_order("the order", lambda: True, told.append) == "the order"
     assert told == ["one: building"]

@@ -377,6 +377,7 @@ def test_the_process_of_an_order_writes_its_result(
     assert 0 < result.seconds <= time.monotonic() - began + 0.01
     assert result.seconds == round(result.seconds, 2)
     assert f"{IMAGE}: building core-development" in capsys.readouterr().err
+    assert (worker.site.root / "machine").exists()  # for the next order
 
 
 @pytest.mark.parametrize(
@@ -394,11 +395,14 @@ def test_the_process_of_an_order_writes_its_failure(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     text = worker.order("base", program=program).text() if program else None
+    if program:
+        (worker.site.root / "machine").touch()
     status, file = ended(worker, text, monkeypatch)
     failure = OrderResult.read(file.read_text()).failure
     assert failure
     assert (status, failure.exit_code) == (0, exit_code)
     assert failure.message.startswith(message)
+    assert not (worker.site.root / "machine").exists()  # it is examined again
 
 
 def test_a_fault_of_the_program_ends_the_process_of_an_order(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import io
 import json
 import os
 from collections.abc import Iterator, Sequence
@@ -16,6 +17,7 @@ from test_proving import Machine, machine, manifest, write  # noqa: F401 - two a
 
 from builder.model.errors import BadInput
 from builder.system.process import Completed
+from builder.system.terminal import Progress
 from builder.verify.measure import rounds
 from builder.verify.measure.programs import PROGRAMS
 from builder.verify.measure.rounds import measure, run_rounds
@@ -112,6 +114,8 @@ def test_an_image_is_measured_in_all_places(
         [place] = [place for place in measured.places if place.name == form]
         assert about["runner"] == {"name": place.runner, "version": place.version}
         assert (about["format"], about["emulated"]) == (form, False)
+        assert (about["started"], about["finished"]) == (measured.started, measured.finished)
+        assert (about["tools"], about["host"]["os"]) == (machine.run.versions, "Debian 12")
         assert about["gpu"] == {"handed_over": False, "reason": "no measured program uses a GPU"}
     assert updated.outcome == manifest["outcome"]
     kept = json.loads((machine.folder / "manifest.json").read_text())["measured"]
@@ -125,12 +129,16 @@ def test_without_an_mpi_no_program_is_started_by_one(
     started: list[str],
 ) -> None:
     write(machine, manifest)
-    machine.run = replace(machine.run, host=replace(machine.run.host, arch="aarch64"))
+    host, said = replace(machine.run.host, arch="aarch64"), io.StringIO()
+    machine.run = replace(machine.run, host=host, progress=Progress(stream=said))
     measured, _ = measure(machine.run, machine.folder, runners=["docker"], repeats=1)
     assert [place.name for place in measured.places] == ["bare", "oci-docker"]
     assert {each.program for each in measured.runs} == {"memory-speed"}
     assert started[-1] == "exec memory-speed 32 5"
     assert measured.emulator == "qemu 9.2"
+    steps = ("unpacking for bare", "unpacking for docker", "round 1 of 1: memory-speed")
+    lines = [line.partition("] ")[2] for line in said.getvalue().splitlines()]
+    assert lines == [f"{measured.image}: {step}" for step in steps]
 
 
 def test_what_cannot_be_measured_is_bad_input(

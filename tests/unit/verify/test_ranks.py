@@ -8,6 +8,7 @@ import json
 import os
 import platform
 import re
+import shutil
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -184,7 +185,7 @@ def test_more_nodes_than_mpirun_has_say_nothing_of_the_image(
 
 
 def test_what_mpich_has_the_kin_of_mpich_starts(host: Callable[..., Tools]) -> None:
-    found = launchers.find(start(), MPICH, host(mpirun=INTEL))
+    found = launchers.find(start(), MPICH, host(**{"mpirun_--version": INTEL}))
     assert str(found) == "mpirun of Intel MPI 2021.13"
 
 
@@ -400,6 +401,7 @@ def judging(host: Callable[..., Tools], tmp_path: Path, monkeypatch: pytest.Monk
         @contextlib.contextmanager
         def opened(container: Container) -> Iterator[Said]:
             assert container.artifact == tmp_path / "image.sif"
+            assert (container.directory, container.gpu) == ("/", False)
             assert container.around is not None
             runners.append(Said(container.around, done))
             if error := done.get("error"):
@@ -659,6 +661,7 @@ def test_of_a_systems_folder_only_the_mpi_is_shown(
         assert copy.read_bytes() == found.source.read_bytes()
         assert (tmp_path / "host-mpi/mpi/libmpi.so.40").readlink() == Path(copy.name)
         assert set(found.mounts) == {"/host-mpi", str(tree / "lib/openmpi")}
+        shutil.rmtree(tmp_path / "host-mpi")  # as those do who clean up temporary files
 
 
 @pytest.mark.parametrize("folder", ["lib", "lib64"])

@@ -6,6 +6,7 @@ Engine tests show that they work; these that none of them changes unseen, on whi
 from __future__ import annotations
 
 import dataclasses
+import errno
 import getpass
 import os
 import shlex
@@ -41,6 +42,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Commands:
     commands = Commands(tmp_path, monkeypatch)
     commands.install(*PROGRAMS)
     commands.output.update(OUTPUT)
+    (tmp_path / "home").rmdir()  # nothing has been built here yet
     return commands
 
 
@@ -126,6 +128,24 @@ def test_a_container_of_an_interrupted_command_is_removed(machine: Commands) -> 
         run_in(kind, container(machine, kind))
     [removal] = [line for line in machine.lines if " rm --force " in line]
     assert removal.endswith("rm --force build-images-<random>")
+
+
+def test_what_podman_leaves_mounted_fails_no_command(
+    machine: Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kind, left, rmdir = RUNNERS["podman"], set[str](), os.rmdir
+
+    def remove(path: str, **options: Any) -> None:
+        if str(path).startswith("/tmp/podman-"):
+            left.add(path)
+            raise OSError(errno.EBUSY, "Device or resource busy")
+        rmdir(path, **options)
+
+    monkeypatch.setattr(os, "rmdir", remove)
+    with machine.user(is_root=True):
+        assert run_in(kind, container(machine, kind)).returncode == 0
+    [folder] = left
+    rmdir(folder)
 
 
 def test_what_hangs_in_dockers_daemon_is_told(machine: Commands) -> None:

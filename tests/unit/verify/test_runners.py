@@ -158,7 +158,7 @@ def test_a_slow_copy_of_the_output_is_given_time(tmp_path: Path) -> None:
 
 
 def test_an_error_of_buildah_itself_is_named(tmp_path: Path) -> None:
-    refuses = ("sh", "-c", "echo 'Error: container not known' >&2; exit 125")
+    refuses = ("sh", "-c", "printf 'WARN: old\nError: container not known\n' >&2; exit 125")
     tools = Tools(processes=Processes(), home=Home(path=tmp_path))
     inner = Prefixed(prefix=refuses, tools=tools, cwd=tmp_path)
     done = Chroot(inner=inner).run(["echo", "finding"], timeout_s=20)
@@ -240,7 +240,8 @@ def test_docker_needs_nvidias_runtime(tools: Tools) -> None:
 def test_an_old_buildah_cannot_hand_over_devices(tools: Tools) -> None:
     install(tools, "buildah", "/usr/bin/echo '  --env stringArray   add'")
     assert oci.buildah_problem(tools) == "this buildah cannot pass devices to containers"
-    install(tools, "buildah", "/usr/bin/echo '  --device stringArray   add'")
+    script = """[ "$*" = 'run --help' ] && /usr/bin/echo '  --device stringArray   add'"""
+    install(tools, "buildah", script)
     assert "nvidia.com/gpu" in oci.buildah_problem(tools)
 
 
