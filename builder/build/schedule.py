@@ -271,7 +271,7 @@ class Schedule:
         machines = self._losses.machines(task.name)
         return len(machines) >= MOST_LOSSES or (
             self._losses.count(task.name) >= MOST_LOSSES
-            and not self._slots.fits_elsewhere(task.requires, machines)
+            and not self._slots.fits(task.requires, without=machines)
         )
 
     def _lost_too_often(self, task: Task, reason: str) -> FailedTask:

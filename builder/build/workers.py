@@ -6,7 +6,7 @@ One worker is one slot. Nothing here has threads, a clock or a network.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 MOST_LOSSES = 3  # on different machines: the task is to blame; of different tasks: the machine
@@ -118,13 +118,10 @@ class Slots:
         """Return whether a machine has workers that may run tasks."""
         return any(machine in machines for machines in self._machines.values())
 
-    def fits(self, requires: Requirement) -> bool:
-        """Return whether any worker, free or not, may run a task."""
-        return any(True for _ in self._fitting(requires, ()))
-
-    def fits_elsewhere(self, requires: Requirement, machines: Collection[str]) -> bool:
-        """Return whether a worker of another machine may run a task."""
-        return any(True for _ in self._fitting(requires, machines))
+    def fits(self, requires: Requirement, *, without: Collection[str] = ()) -> bool:
+        """Return whether any worker, free or not, may run a task, `without` some machines."""
+        machines = (name for pool in self.choice(requires) for name in self._machines[pool])
+        return any(name not in without for name in machines)
 
     def join(self, worker: Worker) -> None:
         """Add a free worker; one of a machine that was put aside gets no tasks."""
@@ -181,7 +178,7 @@ class Slots:
         `only` is the machine that it must run on, if any; `near` the one that has its input;
         `avoids` those that lost it, which are used if no other machine fits.
         """
-        if avoids and not self.fits_elsewhere(requires, avoids):
+        if avoids and not self.fits(requires, without=avoids):
             avoids = ()
         for pool in self.choice(requires):
             machines = self._free[pool]
@@ -204,10 +201,6 @@ class Slots:
         machines[machine] -= number
         if not machines[machine]:
             del machines[machine]
-
-    def _fitting(self, requires: Requirement, without: Collection[str]) -> Iterator[str]:
-        for pool in self.choice(requires):
-            yield from (name for name in self._machines[pool] if name not in without)
 
 
 class Losses:

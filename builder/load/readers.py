@@ -229,15 +229,6 @@ def positive(title: str, valid: str) -> Reader[int]:
     return read
 
 
-def flag(node: Node, faults: Faults) -> bool:
-    """Read true or false."""
-    note(node, type="boolean")
-    if isinstance(node.value, bool):
-        return node.value
-    _wrong_type(node, faults, "true or false")
-    return False
-
-
 def one_of(names: Collection[str] | None, title: str) -> Reader[str]:
     """Return a reader of one of `names`, or of any text if `names` is None (not known)."""
 
