@@ -34,7 +34,6 @@ class Table:
     def __init__(
         self, node: Node, faults: Faults, *, required: Sequence[str], optional: Sequence[str] = ()
     ) -> None:
-        self.where = node.where
         self._faults = faults
         self._probe = node if isinstance(node, Probe) else None
         entries = {} if self._probe else mapping(node, faults)
@@ -70,10 +69,6 @@ class Table:
     def entry(self, key: str) -> Node | None:
         """Return the node of a key; None if the key is missing."""
         return self._entries.get(key)
-
-    def lines(self) -> dict[str, int]:
-        """Return the line of each key."""
-        return {key: entry.where.line for key, entry in self._entries.items()}
 
 
 def record(

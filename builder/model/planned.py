@@ -51,10 +51,6 @@ class StageCheck:
     needs: tuple[str, ...]
     timeout_s: int
 
-    @property
-    def needs_gpu(self) -> bool:
-        return "gpu" in self.needs
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlannedCuda:
