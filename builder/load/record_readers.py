@@ -21,15 +21,15 @@ _MANY = 100_000
 _PAGES = (4096, 16384, 65536)
 
 
-def maybe(reader: Reader[T], absent: T) -> Reader[T]:
+def maybe(reader: Reader[T]) -> Reader[T | None]:
     """Return a reader of a value that may be null, which means not known."""
 
-    def read(node: Node, faults: Faults) -> T:
+    def read(node: Node, faults: Faults) -> T | None:
         if isinstance(node, Probe):
             reader(child := node.child(), faults)
             note(node, anyOf=[child.schema, {"type": "null"}])
-            return absent
-        return absent if node.value is None else reader(node, faults)
+            return None
+        return None if node.value is None else reader(node, faults)
 
     return read
 

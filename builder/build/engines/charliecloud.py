@@ -70,7 +70,7 @@ def _add_nodes(
         else:
             first_names[place] = path
             with node.open() as data:
-                if parts := plain.parts.get(place):
+                if parts := plain.parts.get((node.source, node.offset)):
                     digest, places = parts
                     if digest not in blobs:
                         blob = blob_path(packed.path, digest)
