@@ -6,7 +6,7 @@ One worker is one slot. Nothing here has threads, a clock or a network.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 MOST_LOSSES = 3  # on different machines: the task is to blame; of different tasks: the machine
@@ -104,15 +104,10 @@ class Slots:
         self.counts: Counter[Pool] = Counter()  # workers that may run tasks
         self.changes = 0  # of the pools and of these counts
         self._free: dict[Pool, dict[str, dict[str, Worker]]] = defaultdict(dict)
-        self._free_count = 0
+        self.free_count = 0
         self._aside: set[str] = set()
         for worker in workers:
             self.join(worker)
-
-    @property
-    def has_free(self) -> bool:
-        """True if any worker is free."""
-        return self._free_count > 0
 
     def has(self, machine: str) -> bool:
         """Return whether a machine has workers that may run tasks."""
@@ -160,7 +155,7 @@ class Slots:
         """Count a worker as busy."""
         machines = self._free[worker.pool]
         if machines.get(worker.machine, {}).pop(worker.name, None):
-            self._free_count -= 1
+            self.free_count -= 1
             if not machines[worker.machine]:
                 del machines[worker.machine]
 
@@ -168,7 +163,7 @@ class Slots:
         """Count a worker as free, unless it left or its machine was put aside."""
         if self._workers.get(worker.name) == worker and worker.machine not in self._aside:
             self._free[worker.pool].setdefault(worker.machine, {})[worker.name] = worker
-            self._free_count += 1
+            self.free_count += 1
 
     def choose(
         self, requires: Requirement, *, only: str, near: str, avoids: Collection[str]
@@ -204,17 +199,15 @@ class Slots:
 
 
 class Losses:
-    """Unexplained losses of workers: by task, and by machine since it last completed a task."""
+    """Unexplained losses of workers: by task, and by machine since it last completed a task.
+
+    `aside` are the machines to put aside, each with the tasks that were lost on it.
+    """
 
     def __init__(self) -> None:
         self._machines: dict[str, list[str]] = defaultdict(list)
         self._tasks: dict[str, dict[str, None]] = defaultdict(dict)
-        self._aside: dict[str, tuple[str, ...]] = {}
-
-    @property
-    def aside(self) -> Mapping[str, tuple[str, ...]]:
-        """The machines to put aside, each with the tasks that were lost on it."""
-        return self._aside
+        self.aside: dict[str, tuple[str, ...]] = {}
 
     def machines(self, task: str) -> frozenset[str]:
         """Return the machines on which a task was lost."""
@@ -230,7 +223,7 @@ class Losses:
         if not sound:
             self._tasks[machine][task] = None
         if len(self._tasks[machine]) >= MOST_LOSSES:
-            self._aside.setdefault(machine, tuple(self._tasks[machine]))
+            self.aside.setdefault(machine, tuple(self._tasks[machine]))
 
     def completed(self, machine: str) -> None:
         """Note that a machine completed a task: what was lost there before no longer counts."""

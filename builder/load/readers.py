@@ -38,16 +38,16 @@ class Table:
         self._probe = node if isinstance(node, Probe) else None
         entries = {} if self._probe else mapping(node, faults)
         self._entries = entries or {}
+        names = (*required, *optional)
         note(
             node,
             type="object",
-            properties={key: {} for key in (*required, *optional)},
+            properties={key: {} for key in names},
             required=list(required),
             additionalProperties=False,
         )
         for key, entry in self._entries.items():
-            if key not in (*required, *optional):
-                names = (*required, *optional)
+            if key not in names:
                 faults.add(entry.where, "unknown key", suggest(key, names))
         for key in required:
             if entries is not None and key not in entries:

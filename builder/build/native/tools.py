@@ -62,13 +62,8 @@ class NativeTools:
 
 def compilers_for(base: BaseImage) -> tuple[str, ...]:
     """Return the major versions of gcc that images on this base use: its own, and its nvcc's."""
-    cuda = base.cuda.distribution if base.cuda else ()
-    return tuple(sorted({*base.gcc[:1], *(toolkit.gcc for toolkit in cuda if toolkit.gcc)}))
-
-
-def _packages_cuda(base: BaseImage) -> bool:
-    """Return whether the base's distribution packages a CUDA toolkit."""
-    return base.cuda is not None and bool(base.cuda.distribution)
+    of_cuda = (toolkit.gcc for toolkit in base.cuda.distribution if toolkit.gcc)
+    return tuple(sorted({*base.gcc[:1], *of_cuda}))
 
 
 def lacking(base: BaseImage, arch: str, host: str) -> str:
@@ -181,7 +176,7 @@ def _key(base: BaseImage, arch: str, mirror: DebianMirror) -> str:
     twins = (Path(__file__).parent / "twins.py").read_text()
     declared = asdict(bootstrap_of(base))
     content = [_FORMAT, arch, packages(base, arch), asdict(mirror), declared, twins]
-    content.append(_BRING_NVCC if _packages_cuda(base) else "")
+    content.append(_BRING_NVCC if base.cuda.distribution else "")
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
@@ -202,7 +197,7 @@ def _make(base: BaseImage, arch: str, folder: Path, way: Bootstrapping) -> None:
         variant="extract",
         arch=HOST,
         packages=packages(base, arch),
-        options=[f"--extract-hook={_BRING_NVCC}"] if _packages_cuda(base) else [],
+        options=[f"--extract-hook={_BRING_NVCC}"] if base.cuda.distribution else [],
         what=f"the native tools for {base.name}",
         hint="--no-native-tools builds without them",
     )
