@@ -121,7 +121,6 @@ class ThreadExecutor:
         self._stop = stop
 
     def capacity(self) -> Sequence[Worker]:
-        """Return one worker for each thread."""
         return self._workers
 
     def start(self, task: Task, attempt: Attempt) -> None:

@@ -101,7 +101,6 @@ class Schedule:
         return {name: tuple(digests) for name, digests in self._digests.items() if digests[1:]}
 
     def task(self, name: str) -> Task:
-        """Return a task by its name."""
         return self._tasks[name]
 
     def current(self, name: str) -> Attempt | None:

@@ -50,7 +50,6 @@ POCKETS = ("updates", "security", "proposed-updates", "backports")
 _SOURCES = ("bootstrap", "references")
 EXTRAS = ("cudnn", "nccl")
 
-
 _package_version = described("the version that the packages install", version)
 _reference = matching(
     re.compile(r"\S+"), "is not an image reference", "valid: such as docker.io/library/debian:13"

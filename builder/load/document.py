@@ -37,7 +37,6 @@ _MANY = 2_000
 
 Scalar = str | int | float | bool | dt.date | None
 
-
 _TABS = "indent with spaces: this line begins with a tab"
 # Beginnings of libyaml's and PyYAML's problems, each with what to do.
 _ADVICE = {

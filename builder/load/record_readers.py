@@ -61,7 +61,6 @@ def target(node: Node, faults: Faults) -> str:
 
 
 def truth(node: Node, faults: Faults) -> bool | None:
-    """Read a boolean."""
     note(node, type="boolean")
     if isinstance(node.value, bool):
         return node.value
@@ -70,7 +69,6 @@ def truth(node: Node, faults: Faults) -> bool | None:
 
 
 def count(node: Node, faults: Faults) -> int | None:
-    """Read a count."""
     note(node, type="integer", minimum=0)
     value = node.value
     if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _MANY:

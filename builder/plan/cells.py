@@ -218,7 +218,6 @@ class _Toolkits:
         self.mpi_rule = _Rule(("base", "mpi", *self.conditions), self._without_mpi)
 
     def of_cell(self, cell: Cell) -> CellToolkits:
-        """Return the toolkits of a cell."""
         uses = self.uses(cell)
         return CellToolkits(cuda=self._cuda(cell, uses)[0], mpi=self._mpi(cell, uses)[0])
 
@@ -305,7 +304,6 @@ class Constraints:
         return all_reasons
 
     def toolkits(self, cell: Cell) -> CellToolkits:
-        """Return the toolkits of a cell."""
         return self._toolkits(cell.recipe).of_cell(cell)
 
     def _toolkits_of(self, recipe: str) -> _Toolkits:

@@ -123,7 +123,6 @@ _STEP = 1 << 30  # bytes between two progress lines of an archive
 _LONGEST_STATUS = 160
 _MARKS = {"verified": "✓", "failed": "✗", "unchanged": "=", "built": "✓"}
 
-
 # A share that a tool prints: `[ 45%]` of CMake and pip, `[12/480]` of Ninja.
 _SHARE = re.compile(
     r"(?<![\d.])(?P<percent>\d{1,3})(?:\.\d+)? ?%|\[(?P<part>\d{1,9})/(?P<all>[1-9]\d{0,8})\]"

@@ -146,7 +146,6 @@ def _taken(folder: Path, now: str) -> dict[str, object]:
 
 
 def stored_tools(store: Path) -> list[NativeTools]:
-    """Return all tools in a store."""
     return [tools for path in store.glob(f"*/{RECORD}") if (tools := _read(path))]
 
 
