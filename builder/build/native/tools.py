@@ -36,7 +36,6 @@ _UTILITIES = [
     *("xz-utils", "zstd"),
 ]
 _LANGUAGES = ("gcc", "g++", "gfortran")
-_MULTIARCH = {"ppc64le": "powerpc64le-linux-gnu", "aarch64": "aarch64-linux-gnu"}
 RECORD = "native.json"
 _OTHER_COMPILERS = frozenset(["julia", "llvm", "nvhpc", "pgi"])  # blocks of hpccm
 # Of Debian's nvcc the passes that make the GPU's code, which is for any host; nvcc itself, and
@@ -72,8 +71,6 @@ def lacking(base: BaseImage, arch: str, host: str) -> str:
         return f"{arch} is this machine's own architecture"
     if host != HOST:
         return f"native tools are for {HOST} machines, and this one is {host}"
-    if arch not in _MULTIARCH:
-        return f"Debian has no cross-compilers for {arch}"
     if base.bootstrap is None:
         return f"{base.name} comes from a registry, and no Debian release has its compilers"
     return ""
@@ -181,7 +178,7 @@ def _key(base: BaseImage, arch: str, mirror: DebianMirror) -> str:
 
 def packages(base: BaseImage, arch: str) -> list[str]:
     """Return the packages of the base's release that hold the twins."""
-    triplet = _MULTIARCH[arch]
+    triplet = ARCHITECTURES[arch].triplet
     compilers = [
         f"{language}-{major}-{triplet}" for major in compilers_for(base) for language in _LANGUAGES
     ]
@@ -201,7 +198,8 @@ def _make(base: BaseImage, arch: str, folder: Path, way: Bootstrapping) -> None:
         hint="--no-native-tools builds without them",
     )
     _unpack(packed, root)
-    _reduce(root, _MULTIARCH[arch])
+    foreign = ARCHITECTURES[arch]
+    _reduce(root, foreign.triplet)
     loader = Path(os.path.realpath(root / "usr/lib64/ld-linux-x86-64.so.2")).name
     libraries = f"/usr/lib/{HOST}-linux-gnu"
     way.processes.logged(
@@ -213,7 +211,7 @@ def _make(base: BaseImage, arch: str, folder: Path, way: Bootstrapping) -> None:
         log=way.log,
         what="patchelf of the native tools",
     )
-    for path, text in descriptions(root, _MULTIARCH[arch], ARCHITECTURES[arch]).items():
+    for path, text in descriptions(root, foreign.triplet, foreign).items():
         file = root / "twins" / path.lstrip("/")
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
