@@ -24,10 +24,11 @@ from typing import IO
 
 from builder.model.errors import Interrupted, MissingPrerequisite, StepFailed
 from builder.system.descendants import descendants, end_tree, signal_all, waiting_below
-from builder.system.terminal import Reader, lines_of
+from builder.system.terminal import Reader
 
 TAIL_LINES = 30
 GRACE_S = 5.0
+_LONGEST_LINE = 1 << 16  # bytes; the rest of a longer one counts as another line
 _BREAK_OFF_S = 0.5  # for a command to end after its output broke off
 
 _PACKAGE = Path(__file__).parents[1]
@@ -94,7 +95,7 @@ class Processes:
             sink.write(f"+ {shlex.join(words)}\n".encode())
             with self._started(words, cwd, env, user, stderr=subprocess.STDOUT) as child:
                 assert child.stdout is not None
-                for raw in lines_of(child.stdout):
+                while raw := child.stdout.readline(_LONGEST_LINE):
                     sink.write(raw)
                     line = raw.decode(errors="replace").rstrip("\r\n")
                     tail.append(line)
