@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from queue import Empty, SimpleQueue
 from typing import Protocol
 
-from builder.build.schedule import Attempt, FailedTask, Schedule
+from builder.build.schedule import Attempt, Schedule
 from builder.build.tasks import Task
 from builder.build.workers import Worker, workers_here
 from builder.model.errors import BuildImagesError, Interrupted, TemporaryFailure
@@ -121,7 +121,6 @@ class ThreadExecutor:
         self._stop = stop
 
     def capacity(self) -> Sequence[Worker]:
-        """Return one worker for each thread."""
         return self._workers
 
     def start(self, task: Task, attempt: Attempt) -> None:
@@ -200,7 +199,7 @@ def _run(
             say("\n".join(f"{limit} for a {worker}" for worker in missing))
         if waited_s >= PATIENCE_S:
             for failure in schedule.abandon():
-                _report(failure, on_end)
+                on_end(failure.task, failure.error, failure.dropped)
 
 
 def _settle(schedule: Schedule, executor: Executor, event: Event, on_end: OnEnd) -> None:
@@ -216,7 +215,7 @@ def _settle(schedule: Schedule, executor: Executor, event: Event, on_end: OnEnd)
                 event.worker, explained=event.explained, reason=event.reason, sound=event.sound
             )
             if failure:
-                _report(failure, on_end)
+                on_end(failure.task, failure.error, failure.dropped)
         case AttemptEnded(error=None):
             _settle_result(schedule, executor, event, on_end)
         case AttemptEnded():
@@ -250,7 +249,3 @@ def _settle_error(schedule: Schedule, event: AttemptEnded, on_end: OnEnd) -> Non
         raise error
     elif not (isinstance(error, TemporaryFailure) and schedule.retry(attempt)):
         on_end(schedule.task(attempt.name), error, schedule.failed(attempt))
-
-
-def _report(failure: FailedTask, on_end: OnEnd) -> None:
-    on_end(failure.task, failure.error, failure.dropped)

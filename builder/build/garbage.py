@@ -300,7 +300,7 @@ def _remove(path: Path, tools: Tools) -> str:
     real = path.parent.resolve() / path.name  # a link is not followed
     if reason := unmount_below(real, tools.processes):
         return reason
-    if path.is_dir() and not path.is_symlink():
+    if _is_folder(path):
         remove_tree(path)
         return "parts of it could not be removed" if path.exists() else ""
     try:

@@ -12,9 +12,10 @@ from pathlib import Path, PurePosixPath
 
 from builder.build.at_work import using
 from builder.build.mirror import find_mirror
+from builder.build.planning import plan_of
 from builder.build.stages import brought_bases
 from builder.build.workspace import write_spec
-from builder.compile.spec import COMPILER, base_archive, downloads_of, limit_reason
+from builder.compile.spec import base_archive, downloads_of
 from builder.compile.spec.downloads import Downloads
 from builder.load.document import Faults
 from builder.load.project import CHECKS
@@ -34,7 +35,6 @@ from builder.model.digests import sha256_of_file
 from builder.model.errors import BadInput, BuildImagesError, MissingPrerequisite, counted
 from builder.model.inputs import DEBIAN_SOURCE, LOCK, WHEEL_SOURCE
 from builder.model.site import PACKED, RUN_CHECKS, layer_of
-from builder.plan import make_plan
 from builder.sources.base_digests import (
     MIRROR_HINT,
     Key,
@@ -343,8 +343,7 @@ def planned(project: Project, selection: Selection) -> tuple[Plan, bool]:
     everything = not selection.patterns and not selection.images
     if everything:
         selection = dataclasses.replace(selection, everything=True)
-    plan = make_plan(project, selection, compiler=COMPILER, limit_reason=limit_reason)
-    return plan, everything
+    return plan_of(project, selection), everything
 
 
 def _requests(downloads: Downloads) -> list[SourceRequest]:

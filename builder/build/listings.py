@@ -125,7 +125,7 @@ def explanation(
         lines += on_a_screen(plan.left_out)
     elif len(plan.left_out) > _MANY_GROUPED:
         lines += [f"{len(plan.left_out)} cells are left out:"]
-        for text, cells in by_reason(each.pair for each in plan.left_out):
+        for text, cells in by_reason((each.cell, each.reasons) for each in plan.left_out):
             lines += [f"- {text}", *(f"    {line}" for line in cells)]
     else:
         for entry in plan.left_out:

@@ -102,7 +102,6 @@ class ReadyTasks:
             self._push_all(self._in_group[group] if group else (), is_open=False)
 
     def close(self, group: str) -> None:
-        """Close a group."""
         self._open.discard(group)
 
     def reorder(self) -> None:

@@ -14,7 +14,7 @@ from itertools import islice
 
 from builder.build.ready import Lane, ReadyTasks
 from builder.build.tasks import BUILD_KINDS, Task, TaskLimits
-from builder.build.workers import MOST_LOSSES, Losses, Pool, Slots, Worker, workers_here
+from builder.build.workers import MOST_LOSSES, Losses, Pool, Slots, Worker
 from builder.model.errors import BuildImagesError, MissingPrerequisite, StepFailed
 
 # Seconds before the further tries of a task, after failures outside of it, such as a store that did
@@ -43,8 +43,8 @@ class FailedTask:
 class Schedule:
     """The tasks of one run, their attempts on workers, and their progress.
 
-    Without `workers` the tasks run on this machine, within its `limits`; workers elsewhere need no
-    limits, since each takes one task at a time. `pools` are those that workers may still join.
+    `limits` are for this machine; workers elsewhere need none, since each takes one task at a time.
+    `workers` take tasks from the start, others join; `pools` are those that they may still join.
     `now` is the time in seconds; the caller sets it.
     """
 
@@ -53,11 +53,9 @@ class Schedule:
         tasks: Iterable[Task],
         limits: TaskLimits | None = None,
         *,
-        workers: Iterable[Worker] | None = None,
+        workers: Iterable[Worker] = (),
         pools: Iterable[Pool] = (),
     ) -> None:
-        if workers is None:
-            workers = workers_here(limits.tasks) if limits else ()
         self.now = 0.0
         self._limits = limits
         self._slots = Slots(workers, pools)
@@ -103,7 +101,6 @@ class Schedule:
         return {name: tuple(digests) for name, digests in self._digests.items() if digests[1:]}
 
     def task(self, name: str) -> Task:
-        """Return a task by its name."""
         return self._tasks[name]
 
     def current(self, name: str) -> Attempt | None:
@@ -133,7 +130,7 @@ class Schedule:
 
     def _begin_all(self, fits: Callable[[Task], bool]) -> Iterator[Attempt]:
         blocked: set[Lane] = set()
-        while self._slots.has_free and (attempt := self._begin_first(fits, blocked)):
+        while self._slots.free_count and (attempt := self._begin_first(fits, blocked)):
             yield attempt
 
     def _begin_first(self, fits: Callable[[Task], bool], blocked: set[Lane]) -> Attempt | None:
@@ -271,7 +268,7 @@ class Schedule:
         machines = self._losses.machines(task.name)
         return len(machines) >= MOST_LOSSES or (
             self._losses.count(task.name) >= MOST_LOSSES
-            and not self._slots.fits_elsewhere(task.requires, machines)
+            and not self._slots.fits(task.requires, without=machines)
         )
 
     def _lost_too_often(self, task: Task, reason: str) -> FailedTask:

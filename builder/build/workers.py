@@ -6,7 +6,7 @@ One worker is one slot. Nothing here has threads, a clock or a network.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 MOST_LOSSES = 3  # on different machines: the task is to blame; of different tasks: the machine
@@ -104,27 +104,19 @@ class Slots:
         self.counts: Counter[Pool] = Counter()  # workers that may run tasks
         self.changes = 0  # of the pools and of these counts
         self._free: dict[Pool, dict[str, dict[str, Worker]]] = defaultdict(dict)
-        self._free_count = 0
+        self.free_count = 0
         self._aside: set[str] = set()
         for worker in workers:
             self.join(worker)
-
-    @property
-    def has_free(self) -> bool:
-        """True if any worker is free."""
-        return self._free_count > 0
 
     def has(self, machine: str) -> bool:
         """Return whether a machine has workers that may run tasks."""
         return any(machine in machines for machines in self._machines.values())
 
-    def fits(self, requires: Requirement) -> bool:
-        """Return whether any worker, free or not, may run a task."""
-        return any(True for _ in self._fitting(requires, ()))
-
-    def fits_elsewhere(self, requires: Requirement, machines: Collection[str]) -> bool:
-        """Return whether a worker of another machine may run a task."""
-        return any(True for _ in self._fitting(requires, machines))
+    def fits(self, requires: Requirement, *, without: Collection[str] = ()) -> bool:
+        """Return whether any worker, free or not, may run a task, `without` some machines."""
+        machines = (name for pool in self.choice(requires) for name in self._machines[pool])
+        return any(name not in without for name in machines)
 
     def join(self, worker: Worker) -> None:
         """Add a free worker; one of a machine that was put aside gets no tasks."""
@@ -163,7 +155,7 @@ class Slots:
         """Count a worker as busy."""
         machines = self._free[worker.pool]
         if machines.get(worker.machine, {}).pop(worker.name, None):
-            self._free_count -= 1
+            self.free_count -= 1
             if not machines[worker.machine]:
                 del machines[worker.machine]
 
@@ -171,7 +163,7 @@ class Slots:
         """Count a worker as free, unless it left or its machine was put aside."""
         if self._workers.get(worker.name) == worker and worker.machine not in self._aside:
             self._free[worker.pool].setdefault(worker.machine, {})[worker.name] = worker
-            self._free_count += 1
+            self.free_count += 1
 
     def choose(
         self, requires: Requirement, *, only: str, near: str, avoids: Collection[str]
@@ -181,7 +173,7 @@ class Slots:
         `only` is the machine that it must run on, if any; `near` the one that has its input;
         `avoids` those that lost it, which are used if no other machine fits.
         """
-        if avoids and not self.fits_elsewhere(requires, avoids):
+        if avoids and not self.fits(requires, without=avoids):
             avoids = ()
         for pool in self.choice(requires):
             machines = self._free[pool]
@@ -205,23 +197,17 @@ class Slots:
         if not machines[machine]:
             del machines[machine]
 
-    def _fitting(self, requires: Requirement, without: Collection[str]) -> Iterator[str]:
-        for pool in self.choice(requires):
-            yield from (name for name in self._machines[pool] if name not in without)
-
 
 class Losses:
-    """Unexplained losses of workers: by task, and by machine since it last completed a task."""
+    """Unexplained losses of workers: by task, and by machine since it last completed a task.
+
+    `aside` are the machines to put aside, each with the tasks that were lost on it.
+    """
 
     def __init__(self) -> None:
         self._machines: dict[str, list[str]] = defaultdict(list)
         self._tasks: dict[str, dict[str, None]] = defaultdict(dict)
-        self._aside: dict[str, tuple[str, ...]] = {}
-
-    @property
-    def aside(self) -> Mapping[str, tuple[str, ...]]:
-        """The machines to put aside, each with the tasks that were lost on it."""
-        return self._aside
+        self.aside: dict[str, tuple[str, ...]] = {}
 
     def machines(self, task: str) -> frozenset[str]:
         """Return the machines on which a task was lost."""
@@ -237,7 +223,7 @@ class Losses:
         if not sound:
             self._tasks[machine][task] = None
         if len(self._tasks[machine]) >= MOST_LOSSES:
-            self._aside.setdefault(machine, tuple(self._tasks[machine]))
+            self.aside.setdefault(machine, tuple(self._tasks[machine]))
 
     def completed(self, machine: str) -> None:
         """Note that a machine completed a task: what was lost there before no longer counts."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from builder import facts
 from builder.facts.tables import Where
-from builder.load.document import Faults, Node, parse_bytes
+from builder.load.document import Faults, Node, inside, parse_bytes
 from builder.load.readers import architecture, described, one_of, record, text, version, words
 from builder.load.record_readers import dotted, exactly, kernel, plain_capability, target
 from builder.model.cells import MPI_ROUTES
@@ -49,10 +49,9 @@ def _tree(values: Mapping[str, str], where: Where) -> Node:
         if rest:
             inner.setdefault(key, {})[rest] = value
         else:
-            place = Where(file=where.file, line=1, key=f"{where.key}.{key}")
-            found[key] = Node(where=place, value=value, text=value)
+            found[key] = Node(where=inside(where, key), value=value, text=value)
     for key, some in inner.items():
-        found[key] = _tree(some, Where(file=where.file, line=1, key=f"{where.key}.{key}"))
+        found[key] = _tree(some, inside(where, key))
     return Node(where=where, value=found)
 
 

@@ -45,10 +45,7 @@ class HostCpu:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HostGpu:
-    """One NVIDIA GPU. `capability` is its compute capability: 70 for 7.0.
-
-    `mig` is true in MIG mode; `mig_instances` is then the number of compute instances.
-    """
+    """One NVIDIA GPU. `capability` is 70 for 7.0."""
 
     model: Annotated[str, text, "its name"] = ""
     capability: Annotated[int | None, read.capability, "its compute capability, such as 7.0"] = None
@@ -60,14 +57,7 @@ class HostGpu:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HostGpus:
-    """NVIDIA's driver and GPUs.
-
-    `driver` is the version of the loaded kernel module, or `none`; `fault` is the error of the
-    driver's library. `on_bus` counts the NVIDIA GPUs on the PCI bus, with any driver or none;
-    `others` are the makers of other GPUs on it. `compat` are the CUDA releases whose cuda-compat
-    package is installed. `toolkit` is true if NVIDIA's container toolkit is installed, `cdi` if the
-    host has a CDI specification of the GPUs.
-    """
+    """NVIDIA's driver and GPUs. `on_bus` counts those with any driver or none."""
 
     driver: Annotated[str | None, read.driver, "the version of NVIDIA's loaded driver, or none"] = (
         None
@@ -87,11 +77,7 @@ class HostGpus:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HostMpi:
-    """One MPI of the host, by its launcher.
-
-    `libraries` are the names under which its library can be bound (`libmpi.so.40`). `glibc` is the
-    newest glibc symbol version that it and its own libraries need.
-    """
+    """One MPI of the host, by its launcher; `libraries` are the names that can be bound."""
 
     family: Annotated[str, one_of(facts.MPI_FAMILIES, "MPI family"), "the family of this MPI"]
     version: Annotated[str, read.dotted, "its version"] = ""
@@ -115,12 +101,7 @@ class HostSlurm:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HostRuntime:
-    """An installed container runtime.
-
-    `setuid` is true if Apptainer's starter is setuid root, `cdi` if `ch-run` has this option,
-    `clone3` if its system call filter allows threads of a new glibc to start, `profile` if an
-    AppArmor profile allows it to create user namespaces.
-    """
+    """An installed container runtime. `clone3` is decided by its system call filter."""
 
     version: Annotated[str, read.dotted, "its version"] = ""
     setuid: Annotated[bool | None, truth, "true if Apptainer's starter is setuid root"] = None
@@ -133,11 +114,7 @@ class HostRuntime:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Host:
-    """All known facts about a host. `runtimes` are the installed container runtimes, by name.
-
-    `restricted_namespaces` is true if AppArmor allows only programs with a profile to create user
-    namespaces; `fuse` if /dev/fuse is open to ordinary users; `page_size` is in bytes.
-    """
+    """All known facts about a host."""
 
     name: Annotated[str, text, "the host's name"] = ""
     architecture: Annotated[str | None, _architecture, "as uname -m prints it"] = None
@@ -175,7 +152,7 @@ def _record(kind: type[T], **required: Reader[object]) -> Reader[T]:
         if part.default is MISSING and part.default_factory is MISSING:
             required[part.name] = described(words, reader)
         else:
-            optional[part.name] = described(words, maybe(reader, None))
+            optional[part.name] = described(words, maybe(reader))
 
     def known(**values: object) -> T:
         return kind(**{key: value for key, value in values.items() if value is not None})
@@ -202,9 +179,9 @@ _cpu = record(
     _host_cpu,
     {},
     {
-        "model": described("its name in /proc/cpuinfo", maybe(text, None)),
-        "features": described("as in /proc/cpuinfo; on POWER its levels", maybe(words(text), None)),
-        "target": described("its CPU target, in place of features", maybe(read.target, None)),
+        "model": described("its name in /proc/cpuinfo", maybe(text)),
+        "features": described("as in /proc/cpuinfo; on POWER its levels", maybe(words(text))),
+        "target": described("its CPU target, in place of features", maybe(read.target)),
     },
 )
 _gpu = _record(HostGpu)

@@ -108,7 +108,6 @@ class HostVerdict:
 
     @property
     def answer(self) -> str:
-        """The combined answer."""
         return all_of([all_of_answers(self.rules), any_of(self.runtimes), any_of(self.launchers)])
 
     @property

@@ -12,7 +12,6 @@ from builder.load.readers import (
     Reader,
     architecture,
     described,
-    flag,
     identifier,
     keyed,
     list_of,
@@ -25,6 +24,7 @@ from builder.load.readers import (
     variable,
     version,
 )
+from builder.load.record_readers import truth
 from builder.model import (
     BaseImage,
     Bootstrap,
@@ -49,7 +49,6 @@ POCKETS = ("updates", "security", "proposed-updates", "backports")
 
 _SOURCES = ("bootstrap", "references")
 EXTRAS = ("cudnn", "nccl")
-
 
 _package_version = described("the version that the packages install", version)
 _reference = matching(
@@ -128,7 +127,7 @@ _cuda = record(
             "the packages of the distribution itself, by CUDA release",
             keyed(version, _packaged_cuda),
         ),
-        "wheels": described("NVIDIA's wheels run on this base", flag),
+        "wheels": described("NVIDIA's wheels run on this base", truth),
     },
 )
 _base = record(

@@ -37,7 +37,6 @@ _MANY = 2_000
 
 Scalar = str | int | float | bool | dt.date | None
 
-
 _TABS = "indent with spaces: this line begins with a tab"
 # Beginnings of libyaml's and PyYAML's problems, each with what to do.
 _ADVICE = {
@@ -82,11 +81,8 @@ class Node:
 
     def scalars(self) -> Iterator[Node]:
         """Yield the scalars in this value, or the value itself if it is a scalar."""
-        if isinstance(self.value, tuple):
-            items = self.value
-        elif isinstance(self.value, Mapping):
-            items = tuple(self.value.values())
-        else:
+        items = tuple(self.value.values()) if isinstance(self.value, Mapping) else self.value
+        if not isinstance(items, tuple):
             yield self
             return
         for item in items:
@@ -304,19 +300,17 @@ class _Converter:
         return None
 
     def _scalar(self, raw: yaml.ScalarNode, where: Where) -> Node:
-        if raw.tag == _TAG + "str":
-            return Node(where=where, value=str(raw.value), text=str(raw.value))
+        value = text = str(raw.value)
         if raw.tag not in _SCALAR_TAGS:
             self._reject_tag(raw, where)
-            return Node(where=where, value=str(raw.value), text=str(raw.value))
-        try:
-            value = self._constructor.construct_object(raw)
-        except (yaml.YAMLError, ValueError, ArithmeticError, LookupError, AttributeError):
-            # PyYAML's constructors raise all of these, for example for `!!bool x` or 2024-13-45
-            name = str(raw.tag).removeprefix(_TAG)
-            self._faults.add(where, f"{raw.value} is not valid for the YAML type {name}")
-            value = str(raw.value)
-        return Node(where=where, value=value, text=str(raw.value))
+        elif raw.tag != _TAG + "str":
+            try:
+                value = self._constructor.construct_object(raw)
+            except (yaml.YAMLError, ValueError, ArithmeticError, LookupError, AttributeError):
+                # PyYAML's constructors raise all of these, for example for `!!bool x` or 2024-13-45
+                name = str(raw.tag).removeprefix(_TAG)
+                self._faults.add(where, f"{text} is not valid for the YAML type {name}")
+        return Node(where=where, value=value, text=text)
 
     def _reject_tag(self, raw: yaml.Node, where: Where) -> None:
         shown = str(raw.tag).replace(_TAG, "!!", 1)

@@ -34,21 +34,20 @@ class Table:
     def __init__(
         self, node: Node, faults: Faults, *, required: Sequence[str], optional: Sequence[str] = ()
     ) -> None:
-        self.where = node.where
         self._faults = faults
         self._probe = node if isinstance(node, Probe) else None
         entries = {} if self._probe else mapping(node, faults)
         self._entries = entries or {}
+        names = (*required, *optional)
         note(
             node,
             type="object",
-            properties={key: {} for key in (*required, *optional)},
+            properties={key: {} for key in names},
             required=list(required),
             additionalProperties=False,
         )
         for key, entry in self._entries.items():
-            if key not in (*required, *optional):
-                names = (*required, *optional)
+            if key not in names:
                 faults.add(entry.where, "unknown key", suggest(key, names))
         for key in required:
             if entries is not None and key not in entries:
@@ -70,10 +69,6 @@ class Table:
     def entry(self, key: str) -> Node | None:
         """Return the node of a key; None if the key is missing."""
         return self._entries.get(key)
-
-    def lines(self) -> dict[str, int]:
-        """Return the line of each key."""
-        return {key: entry.where.line for key, entry in self._entries.items()}
 
 
 def record(
@@ -227,15 +222,6 @@ def positive(title: str, valid: str) -> Reader[int]:
         return 0
 
     return read
-
-
-def flag(node: Node, faults: Faults) -> bool:
-    """Read true or false."""
-    note(node, type="boolean")
-    if isinstance(node.value, bool):
-        return node.value
-    _wrong_type(node, faults, "true or false")
-    return False
 
 
 def one_of(names: Collection[str] | None, title: str) -> Reader[str]:

@@ -57,7 +57,6 @@ TOOLKIT_ARGUMENTS: Mapping[str, Mapping[str, str]] = {
     },
 }
 
-
 _source_name = matching(
     re.compile(r"[^\W\d]\w*"),
     "is not a valid name of a source",

@@ -21,15 +21,15 @@ _MANY = 100_000
 _PAGES = (4096, 16384, 65536)
 
 
-def maybe(reader: Reader[T], absent: T) -> Reader[T]:
+def maybe(reader: Reader[T]) -> Reader[T | None]:
     """Return a reader of a value that may be null, which means not known."""
 
-    def read(node: Node, faults: Faults) -> T:
+    def read(node: Node, faults: Faults) -> T | None:
         if isinstance(node, Probe):
             reader(child := node.child(), faults)
             note(node, anyOf=[child.schema, {"type": "null"}])
-            return absent
-        return absent if node.value is None else reader(node, faults)
+            return None
+        return None if node.value is None else reader(node, faults)
 
     return read
 
@@ -61,7 +61,6 @@ def target(node: Node, faults: Faults) -> str:
 
 
 def truth(node: Node, faults: Faults) -> bool | None:
-    """Read a boolean."""
     note(node, type="boolean")
     if isinstance(node.value, bool):
         return node.value
@@ -70,7 +69,6 @@ def truth(node: Node, faults: Faults) -> bool | None:
 
 
 def count(node: Node, faults: Faults) -> int | None:
-    """Read a count."""
     note(node, type="integer", minimum=0)
     value = node.value
     if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _MANY:

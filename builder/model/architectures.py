@@ -77,113 +77,91 @@ ARCHITECTURE_ALIASES: Mapping[str, str] = {
     alias: arch.name for arch in ARCHITECTURES.values() for alias in arch.aliases
 }
 
-# The processors that images can be compiled for instead of the architecture's generic one, by
-# archspec's names, which hpccm takes: https://github.com/archspec/archspec-json. Those of desktop
-# machines alone are left out.
-CPU_TARGETS: Mapping[str, tuple[str, ...]] = {
-    "x86_64": (
-        "x86_64_v2",
-        "x86_64_v3",
-        "x86_64_v4",
-        "nehalem",
-        "westmere",
-        "sandybridge",
-        "ivybridge",
-        "haswell",
-        "broadwell",
-        "mic_knl",
-        "skylake_avx512",
-        "cascadelake",
-        "icelake",
-        "sapphirerapids",
-        "zen",
-        "zen2",
-        "zen3",
-        "zen4",
-        "zen5",
-    ),
-    "ppc64le": ("power8le", "power9le", "power10le"),
-    "aarch64": (
-        "thunderx2",
-        "a64fx",
-        "cortex_a72",
-        "neoverse_n1",
-        "neoverse_v1",
-        "neoverse_n2",
-        "neoverse_v2",
-    ),
-}
-
 
 def architecture(name: str) -> Architecture | None:
     """Return the architecture with this name or alias; None if the name is unknown."""
     return ARCHITECTURES.get(ARCHITECTURE_ALIASES.get(name, name))
 
 
-# What archspec names of a target, https://github.com/archspec/archspec-json: the target that it
-# goes on from, and what it adds. A test compares it with the archspec that is installed. What no
-# compiler emits is left out (NOT_INSTRUCTIONS), and sse3, which the kernel calls pni.
-_ADDED: Mapping[str, tuple[str, str]] = {
-    "x86_64_v2": ("", "cx16 lahf_lm mmx popcnt sse sse2 sse4_1 sse4_2 ssse3"),
-    "x86_64_v3": ("x86_64_v2", "abm avx avx2 bmi1 bmi2 f16c fma movbe xsave"),
-    "x86_64_v4": ("x86_64_v3", "avx512bw avx512cd avx512dq avx512f avx512vl"),
-    "nehalem": ("x86_64_v2", ""),
-    "westmere": ("x86_64_v2", "aes pclmulqdq"),
-    "sandybridge": ("westmere", "avx"),
-    "ivybridge": ("sandybridge", "f16c rdrand"),
-    "haswell": ("x86_64_v3", "aes pclmulqdq rdrand"),
-    "broadwell": ("haswell", "adx rdseed"),
-    "mic_knl": ("broadwell", "avx512cd avx512er avx512f avx512pf"),
-    "skylake_avx512": (
-        "x86_64_v4",
-        "adx aes clflushopt clwb pclmulqdq rdrand rdseed xsavec xsaveopt",
-    ),
-    "cascadelake": ("skylake_avx512", "avx512_vnni"),
-    "icelake": (
-        "cascadelake",
-        (
-            "avx512_bitalg avx512_vbmi2 avx512_vpopcntdq avx512ifma avx512vbmi gfni rdpid sha_ni "
-            "vaes vpclmulqdq"
+# The processors that images can be compiled for instead of the architecture's generic one, by
+# archspec's names, which hpccm takes: https://github.com/archspec/archspec-json. Those of desktop
+# machines alone are left out. Of each, what archspec names: the target that it goes on from, and
+# what it adds. A test compares it with the archspec that is installed. What no compiler emits is
+# left out (NOT_INSTRUCTIONS), and sse3, which the kernel calls pni.
+_ADDED: Mapping[str, Mapping[str, tuple[str, str]]] = {
+    "x86_64": {
+        "x86_64_v2": ("", "cx16 lahf_lm mmx popcnt sse sse2 sse4_1 sse4_2 ssse3"),
+        "x86_64_v3": ("x86_64_v2", "abm avx avx2 bmi1 bmi2 f16c fma movbe xsave"),
+        "x86_64_v4": ("x86_64_v3", "avx512bw avx512cd avx512dq avx512f avx512vl"),
+        "nehalem": ("x86_64_v2", ""),
+        "westmere": ("x86_64_v2", "aes pclmulqdq"),
+        "sandybridge": ("westmere", "avx"),
+        "ivybridge": ("sandybridge", "f16c rdrand"),
+        "haswell": ("x86_64_v3", "aes pclmulqdq rdrand"),
+        "broadwell": ("haswell", "adx rdseed"),
+        "mic_knl": ("broadwell", "avx512cd avx512er avx512f avx512pf"),
+        "skylake_avx512": (
+            "x86_64_v4",
+            "adx aes clflushopt clwb pclmulqdq rdrand rdseed xsavec xsaveopt",
         ),
-    ),
-    "sapphirerapids": (
-        "icelake",
-        "amx_bf16 amx_int8 amx_tile avx512_bf16 cldemote movdir64b movdiri serialize waitpkg",
-    ),
-    "zen": ("x86_64_v3", "aes clflushopt clzero fsgsbase pclmulqdq rdseed sse4a xsavec xsaveopt"),
-    "zen2": ("zen", "clwb"),
-    "zen3": ("zen2", "pku vaes vpclmulqdq"),
-    "zen4": (
-        "zen3",
-        (
-            "avx512_bf16 avx512_bitalg avx512_vbmi2 avx512_vnni avx512_vpopcntdq avx512bw avx512cd "
-            "avx512dq avx512f avx512ifma avx512vbmi avx512vl gfni"
+        "cascadelake": ("skylake_avx512", "avx512_vnni"),
+        "icelake": (
+            "cascadelake",
+            (
+                "avx512_bitalg avx512_vbmi2 avx512_vpopcntdq avx512ifma avx512vbmi gfni rdpid "
+                "sha_ni vaes vpclmulqdq"
+            ),
         ),
-    ),
-    "zen5": ("zen4", "avx512_vp2intersect avx_vnni movdir64b movdiri"),
-    "power8le": ("", "power8"),
-    "power9le": ("power8le", "power9"),
-    "power10le": ("power9le", "power10"),
-    "thunderx2": ("", "aes asimd asimdrdm atomics crc32 fp pmull sha1 sha2"),
-    "a64fx": ("", "asimd asimdhp asimdrdm atomics crc32 dcpop fcma fp fphp sha1 sha2 sve"),
-    "cortex_a72": ("", "aes asimd crc32 fp pmull sha1 sha2"),
-    "neoverse_n1": ("thunderx2", "asimddp asimdhp dcpop fphp lrcpc"),
-    "neoverse_v1": (
-        "neoverse_n1",
-        (
-            "asimdfhm bf16 dcpodp dgh dit fcma flagm i8mm ilrcpc jscvt rng sha3 sha512 sve svebf16 "
-            "svei8mm uscat"
+        "sapphirerapids": (
+            "icelake",
+            "amx_bf16 amx_int8 amx_tile avx512_bf16 cldemote movdir64b movdiri serialize waitpkg",
         ),
-    ),
-    "neoverse_n2": (
-        "neoverse_n1",
-        (
-            "asimdfhm bf16 dcpodp fcma flagm flagm2 frint i8mm ilrcpc jscvt sb sha3 sha512 sve "
-            "sve2 svebf16 svei8mm uscat"
+        "zen": (
+            "x86_64_v3",
+            "aes clflushopt clzero fsgsbase pclmulqdq rdseed sse4a xsavec xsaveopt",
         ),
-    ),
-    "neoverse_v2": ("neoverse_n2", ""),
+        "zen2": ("zen", "clwb"),
+        "zen3": ("zen2", "pku vaes vpclmulqdq"),
+        "zen4": (
+            "zen3",
+            (
+                "avx512_bf16 avx512_bitalg avx512_vbmi2 avx512_vnni avx512_vpopcntdq avx512bw "
+                "avx512cd avx512dq avx512f avx512ifma avx512vbmi avx512vl gfni"
+            ),
+        ),
+        "zen5": ("zen4", "avx512_vp2intersect avx_vnni movdir64b movdiri"),
+    },
+    "ppc64le": {
+        "power8le": ("", "power8"),
+        "power9le": ("power8le", "power9"),
+        "power10le": ("power9le", "power10"),
+    },
+    "aarch64": {
+        "thunderx2": ("", "aes asimd asimdrdm atomics crc32 fp pmull sha1 sha2"),
+        "a64fx": ("", "asimd asimdhp asimdrdm atomics crc32 dcpop fcma fp fphp sha1 sha2 sve"),
+        "cortex_a72": ("", "aes asimd crc32 fp pmull sha1 sha2"),
+        "neoverse_n1": ("thunderx2", "asimddp asimdhp dcpop fphp lrcpc"),
+        "neoverse_v1": (
+            "neoverse_n1",
+            (
+                "asimdfhm bf16 dcpodp dgh dit fcma flagm i8mm ilrcpc jscvt rng sha3 sha512 sve "
+                "svebf16 svei8mm uscat"
+            ),
+        ),
+        "neoverse_n2": (
+            "neoverse_n1",
+            (
+                "asimdfhm bf16 dcpodp fcma flagm flagm2 frint i8mm ilrcpc jscvt sb sha3 sha512 sve "
+                "sve2 svebf16 svei8mm uscat"
+            ),
+        ),
+        "neoverse_v2": ("neoverse_n2", ""),
+    },
 }
+CPU_TARGETS: Mapping[str, tuple[str, ...]] = {
+    arch: tuple(targets) for arch, targets in _ADDED.items()
+}
+_TARGETS = {name: about for targets in _ADDED.values() for name, about in targets.items()}
 NOT_INSTRUCTIONS = frozenset(["flush_l1d", "tsc_adjust", "cpuid", "evtstrm"])
 # Targets that are no product, the highest first: https://gitlab.com/x86-psABIs/x86-64-ABI
 _LEVELS: Mapping[str, tuple[str, ...]] = {
@@ -199,7 +177,7 @@ _FIRST_POWER = 8  # the first that ppc64le exists for: the ELF V2 ABI's hardware
 
 def cpu_features(target: str) -> tuple[str, ...]:
     """Return the features that code for a CPU target may use, sorted; none for `generic`."""
-    before, added = _ADDED.get(target, ("", ""))
+    before, added = _TARGETS.get(target, ("", ""))
     return tuple(sorted({*(cpu_features(before) if before else ()), *added.split()}))
 
 

@@ -88,7 +88,6 @@ def rehearsal_tag(identifier: str, stage: str) -> str:
 
 
 def image_tag(identifier: str, content_key: str) -> str:
-    """Return the tag of a cell's image."""
     return f"{OWN}{identifier}:{content_key[:12]}"
 
 

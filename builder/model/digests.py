@@ -23,7 +23,6 @@ class HashedWriter:
         return f"sha256:{self._hash.hexdigest()}"
 
     def write(self, data: bytes) -> None:
-        """Append bytes."""
         self._file.write(data)
         self._hash.update(data)
         self.size += len(data)
@@ -45,7 +44,6 @@ class HashedReader(io.RawIOBase):
         return True
 
     def read(self, size: int = -1) -> bytes:
-        """Read the next bytes."""
         data = self._file.read(size)
         self._hash.update(data)
         self.size += len(data)

@@ -85,7 +85,6 @@ class BuildImagesError(Exception):
         return ErrorDocument(exit_code=self.exit_code, message=message, hint=self.hint)
 
     def as_json(self) -> dict[str, object]:
-        """Return the JSON object of the error."""
         return write(self.document())
 
 

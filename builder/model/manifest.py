@@ -198,7 +198,6 @@ def manifest_from(value: object) -> Manifest:
 
 
 def manifest_text(manifest: Manifest) -> str:
-    """Return the text of `manifest.json`."""
     return json.dumps(write(manifest), indent=1, sort_keys=True) + "\n"
 
 

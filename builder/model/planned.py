@@ -51,10 +51,6 @@ class StageCheck:
     needs: tuple[str, ...]
     timeout_s: int
 
-    @property
-    def needs_gpu(self) -> bool:
-        return "gpu" in self.needs
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlannedCuda:
@@ -210,10 +206,6 @@ class LeftOut:
     cell: Cell
     reasons: tuple[Reason, ...]
 
-    @property
-    def pair(self) -> tuple[Cell, tuple[Reason, ...]]:
-        return self.cell, self.reasons
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
@@ -292,7 +284,7 @@ class AllLeftOut(EmptySelection):
     def complete(self) -> str:
         """Return the message with all reasons, and the cells of each."""
         lines = [self._head(self._left_out)]
-        for text, cells in by_reason(each.pair for each in self._left_out):
+        for text, cells in by_reason((each.cell, each.reasons) for each in self._left_out):
             lines += [f"  {text}", *(f"    {each}" for each in cells)]
         return "\n".join(lines)
 

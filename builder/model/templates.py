@@ -250,13 +250,7 @@ _ENVIRONMENT.globals.clear()
 
 
 def _spliced(items: Iterable[object]) -> list[object]:
-    flat: list[object] = []
-    for item in items:
-        if isinstance(item, list):
-            flat.extend(item)
-        else:
-            flat.append(item)
-    return flat
+    return [part for item in items for part in (item if isinstance(item, list) else [item])]
 
 
 @functools.lru_cache(maxsize=4096)

@@ -12,7 +12,6 @@ from builder.plan.routes import WORLD
 
 __all__ = ["make_plan"]
 
-
 # Returns why a block with rendered arguments does not support an architecture, an hpccm
 # distribution and a distribution; empty if it does.
 LimitReason = Callable[[BlockUse, str, str, str], str]

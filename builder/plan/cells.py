@@ -218,7 +218,6 @@ class _Toolkits:
         self.mpi_rule = _Rule(("base", "mpi", *self.conditions), self._without_mpi)
 
     def of_cell(self, cell: Cell) -> CellToolkits:
-        """Return the toolkits of a cell."""
         uses = self.uses(cell)
         return CellToolkits(cuda=self._cuda(cell, uses)[0], mpi=self._mpi(cell, uses)[0])
 
@@ -286,7 +285,9 @@ class Constraints:
         self._choices = _Choices(project)
         self._toolkits = functools.cache(self._toolkits_of)
         self._rules = functools.cache(lambda recipe: tuple(self._rules_of(recipe)))
-        self._world = _Rule(("mpi", "arch", "cpu"), _world_reasons)
+        self._world = _Rule(
+            ("mpi", "arch", "cpu"), lambda cell: _reasons(WORLD, _world_texts(cell))
+        )
         self._available = _Rule(("base", "arch"), self._unavailable)
         excludes = project.matrix.excludes
         self._excludes = [(each.when, _Rule(each.when, _excluded(each))) for each in excludes]
@@ -303,7 +304,6 @@ class Constraints:
         return all_reasons
 
     def toolkits(self, cell: Cell) -> CellToolkits:
-        """Return the toolkits of a cell."""
         return self._toolkits(cell.recipe).of_cell(cell)
 
     def _toolkits_of(self, recipe: str) -> _Toolkits:
@@ -344,10 +344,6 @@ def _arguments(uses: list[BlockUse], name: str) -> Mapping[str, object]:
 
 def _reasons(layer: str, texts: Iterable[str]) -> Reasons:
     return tuple(Reason(layer=layer, text=text) for text in texts)
-
-
-def _world_reasons(cell: Cell) -> Reasons:
-    return _reasons(WORLD, _world_texts(cell))
 
 
 def _world_texts(cell: Cell) -> Iterator[str]:

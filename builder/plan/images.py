@@ -60,7 +60,6 @@ class Images:
         self.faults: list[Fault] = []
 
     def of(self, cell: Cell, chosen: CellToolkits) -> PlannedImage:
-        """Return the image of a cell."""
         base, cuda, lock = self._project.bases[cell.base], chosen.cuda, self._project.lock
         registries = self._project.site.registries
         context = templates.names(cell, base, chosen.mpi, cuda)

@@ -40,12 +40,12 @@ from builder.model.package_indices import MOST_BYTES, is_release, state_of
 from builder.sources.journals import ANSWERS, ServedFile, is_build_id, key_of, user_and_key
 from builder.sources.package_cache import PackageCache
 from builder.sources.suites import Suites
-from builder.sources.upstream import Body, page_of, request
+from builder.sources.upstream import Body, origin_of, page_of, request
 from builder.system.files import note_use, temporary_folder
 from builder.system.home import PIP_CONFIG
 from builder.system.host_facts import own_index
 from builder.system.process import Processes
-from builder.system.web import without_users
+from builder.system.web import server_of, without_users
 
 _LONG_S = 86_400.0
 _CHUNK = 1 << 16
@@ -102,7 +102,7 @@ def pip_configuration(cache: PackageCache, folder: Path, processes: Processes) -
     parts = urlsplit(index)
     if parts.username:
         login = (parts.username, parts.password or "")
-        cache.logins[parts.scheme, parts.netloc.rpartition("@")[2]] = login
+        cache.logins[origin_of(index)] = login
     cache.journals.note_index(without_users(index))
     with temporary_folder(folder, "pip-") as temporary:
         config = temporary / Path(PIP_CONFIG).name
@@ -360,7 +360,7 @@ def target(url: str, address: str) -> str:
 def via(url: str, address: str) -> str:
     """Return the URL on the cache's address for an external URL, whose login is removed."""
     parts = urlsplit(url)
-    return f"{address}{_VIA}{parts.scheme}/{parts.netloc.rpartition('@')[2]}{parts.path}"
+    return f"{address}{_VIA}{parts.scheme}/{server_of(url)}{parts.path}"
 
 
 def rewrite_links(page: bytes, url: str) -> bytes:

@@ -13,6 +13,8 @@ from urllib.parse import urlsplit
 import requests
 from requests.auth import HTTPBasicAuth
 
+from builder.system.web import server_of
+
 Origin = tuple[str, str]  # scheme, and host with port
 Login = tuple[str, str]
 
@@ -22,8 +24,7 @@ _MOST_REDIRECTS = 10
 
 def origin_of(url: str) -> Origin:
     """Return the origin of a URL: scheme, and host with port, without a login."""
-    parts = urlsplit(url)
-    return parts.scheme, parts.netloc.rpartition("@")[2]
+    return urlsplit(url).scheme, server_of(url)
 
 
 def request(

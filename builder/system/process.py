@@ -24,10 +24,11 @@ from typing import IO
 
 from builder.model.errors import Interrupted, MissingPrerequisite, StepFailed
 from builder.system.descendants import descendants, end_tree, signal_all, waiting_below
-from builder.system.terminal import Reader, lines_of
+from builder.system.terminal import Reader
 
 TAIL_LINES = 30
 GRACE_S = 5.0
+_LONGEST_LINE = 1 << 16  # bytes; the rest of a longer one counts as another line
 _BREAK_OFF_S = 0.5  # for a command to end after its output broke off
 
 _PACKAGE = Path(__file__).parents[1]
@@ -78,7 +79,6 @@ class Processes:
         cwd: Path | None = None,
         env: Mapping[str, str] | None = None,
         user: str | None = None,
-        timeout_s: float | None = None,
         what: str = "",
         hint: str = "",
         on_line: Callable[[str], None] | None = None,
@@ -94,24 +94,19 @@ class Processes:
         with log.open("ab", buffering=0) as sink:  # others follow it
             sink.write(f"+ {shlex.join(words)}\n".encode())
             with self._started(words, cwd, env, user, stderr=subprocess.STDOUT) as child:
-                deadline = _Deadline(child, timeout_s)
-                with deadline:
-                    assert child.stdout is not None
-                    for raw in lines_of(child.stdout):
-                        sink.write(raw)
-                        line = raw.decode(errors="replace").rstrip("\r\n")
-                        tail.append(line)
-                        for listener in (on_line, self._echo):
-                            if listener:
-                                listener(line)
-                    returncode = child.wait()
+                assert child.stdout is not None
+                while raw := child.stdout.readline(_LONGEST_LINE):
+                    sink.write(raw)
+                    line = raw.decode(errors="replace").rstrip("\r\n")
+                    tail.append(line)
+                    for listener in (on_line, self._echo):
+                        if listener:
+                            listener(line)
+                returncode = child.wait()
         self._raise_if_stopping()
-        if deadline.expired:
-            text = f"{name}: no result after {timeout_s:.0f} s"
-            raise StepFailed(text, tail=tuple(tail), log=log, hint=hint)
         if returncode:
             text = f"{name}: {_ended(returncode)}"
-            raise StepFailed(text, tail=tuple(tail), log=log, hint=hint, status=returncode)
+            raise StepFailed(text, tail=tail, log=log, hint=hint, status=returncode)
         return Completed(argv=words, returncode=0, duration_s=time.monotonic() - start)
 
     def capture(
@@ -298,7 +293,7 @@ class _Deadline:
         self,
         child: subprocess.Popen[bytes],
         timeout_s: float | None,
-        look: Callable[[int], tuple[str, ...]] = waiting_below,
+        look: Callable[[int], tuple[str, ...]],
     ) -> None:
         self.expired = False
         self.waiting: tuple[str, ...] = ()

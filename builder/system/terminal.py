@@ -58,17 +58,10 @@ class Paint:
 
 CAPTURE_LIMIT = 1 << 20  # bytes kept of a stream: half from its beginning, half from its end
 _HALF = CAPTURE_LIMIT // 2
-_LONGEST_LINE = 1 << 16
 # Lines with these words are kept from the middle, too: by them a check says that it failed.
 DENIALS = (b"FAILED", b"MPI started singletons")
 _MOST_DENIALS = 1 << 14  # bytes
 _AROUND = 200  # bytes of a line, before and after such a word
-
-
-def lines_of(stream: IO[bytes]) -> Iterator[bytes]:
-    """Yield the lines of a stream as they arrive; very long lines in pieces."""
-    while piece := stream.readline(_LONGEST_LINE):
-        yield piece
 
 
 class Reader:
@@ -122,7 +115,6 @@ class Reader:
 _STEP = 1 << 30  # bytes between two progress lines of an archive
 _LONGEST_STATUS = 160
 _MARKS = {"verified": "✓", "failed": "✗", "unchanged": "=", "built": "✓"}
-
 
 # A share that a tool prints: `[ 45%]` of CMake and pip, `[12/480]` of Ninja.
 _SHARE = re.compile(

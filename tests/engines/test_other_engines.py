@@ -95,7 +95,6 @@ def test_apptainer_builds_the_definition(lean: Path, tools: Tools, shared_folder
         arch="x86_64",
         tools=tools,
         log=shared_folder / "apptainer.log",
-        cwd=shared_folder,
         options=("--fakeroot",),
     )
     done = tools.processes.capture(

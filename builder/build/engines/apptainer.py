@@ -45,7 +45,7 @@ def pack(
             parts.append("\n    ".join(["%environment", *variable_commands(own)]))
         definition = target.with_suffix(".pack.def")
         definition.write_text("\n\n".join(parts) + "\n")
-        build(definition, target, arch=arch, tools=tools, log=log, cwd=target.parent)
+        build(definition, target, arch=arch, tools=tools, log=log)
         definition.unlink()
 
 
@@ -76,7 +76,6 @@ def build(
     arch: str,
     tools: Tools,
     log: Path,
-    cwd: Path,
     options: tuple[str, ...] = (),
 ) -> None:
     """Run `apptainer build` on a definition; its %test is left to the verification."""
@@ -93,8 +92,8 @@ def build(
         ],
         log=log,
         what="apptainer build",
-        cwd=cwd,
-        env=environment(cwd),
+        cwd=target.parent,
+        env=environment(target.parent),
         user=tools.ordinary_user,
     )
 
@@ -115,7 +114,7 @@ def environment(scratch: Path) -> dict[str, str]:
 
 @contextlib.contextmanager
 def tree_of(
-    sif: Path, *, scratch: Path, tools: Tools, seen: Seen | None = None, below: str = ""
+    sif: Path, *, scratch: Path, tools: Tools, seen: Seen = lambda _: None, below: str = ""
 ) -> Iterator[IO[bytes]]:
     """Yield the root file system of a SIF as a tar stream; works as any user, without mounting.
 
@@ -134,19 +133,17 @@ def tree_of(
         squashfs.unlink(missing_ok=True)
 
 
-def _copy_squashfs(sif: Path, target: Path, seen: Seen | None) -> None:
+def _copy_squashfs(sif: Path, target: Path, seen: Seen) -> None:
     """Copy the root file system of a SIF, by its descriptor; `seen` receives the whole SIF."""
     place = root_file_system(sif)
     remaining = place.size
     with sif.open("rb") as source, target.open("wb") as sink:
         head = source.read(place.offset)
-        if seen:
-            seen(head)
+        seen(head)
         while chunk := source.read(1 << 20):
             sink.write(chunk[:remaining])
             remaining -= len(chunk[:remaining])
-            if seen:
-                seen(chunk)
+            seen(chunk)
 
 
 def spoiled(environment: Mapping[str, str]) -> dict[str, str]:

@@ -24,7 +24,6 @@ _OWN = re.compile(
     r'|time="[^"]*" level=error msg="(?:exit status|did not get container create message).*"$'
 )
 
-
 _PROCESSES = 32768
 
 

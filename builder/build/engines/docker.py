@@ -55,11 +55,7 @@ class Docker:
             # image with its own architecture.
             saved = Path(scratch) / "base.docker.tar"
             first, *others = base.names
-            archive = f"docker-archive:{saved}:{first}"
-            self._logged(
-                "skopeo", "copy", "--quiet", f"oci-archive:{base.archive}", archive, log=log
-            )
-            self._logged("docker", "load", "--quiet", "--input", str(saved), log=log)
+            self._load(f"oci-archive:{base.archive}", saved, first, log)
             for name in others:
                 self._logged("docker", "tag", first, name, log=log)
 
@@ -109,12 +105,14 @@ class Docker:
 
     def load(self, folder: Path, name: str, *, log: Path) -> None:
         saved = folder.with_suffix(".docker.tar")
-        target = f"docker-archive:{saved}:{name}"
         try:
-            self._logged("skopeo", "copy", "--quiet", f"dir:{folder}", target, log=log)
-            self._logged("docker", "load", "--quiet", "--input", str(saved), log=log)
+            self._load(f"dir:{folder}", saved, name, log)
         finally:
             saved.unlink(missing_ok=True)
+
+    def _load(self, source: str, saved: Path, name: str, log: Path) -> None:
+        self._logged("skopeo", "copy", "--quiet", source, f"docker-archive:{saved}:{name}", log=log)
+        self._logged("docker", "load", "--quiet", "--input", str(saved), log=log)
 
     def clean(self) -> None:
         """Do nothing: the Engine removes containers of a client that went away."""

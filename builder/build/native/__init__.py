@@ -12,6 +12,8 @@ import hashlib
 import re
 from pathlib import Path
 
+from builder.system.descendants import text_of
+
 HOST = "x86_64"  # the one that twins.c is written for
 HANDLERS = Path("/proc/sys/fs/binfmt_misc")
 _SOURCES = Path(__file__).parent
@@ -27,10 +29,7 @@ def version() -> str:
 
 def is_open(arch: str, folder: Path = HANDLERS) -> bool:
     """Return whether the kernel starts an architecture's programs with our interpreter."""
-    try:
-        text = (folder / f"build-images-{arch}").read_text()
-    except OSError:
-        return False
+    text = text_of(folder / f"build-images-{arch}")
     is_on = text.startswith("enabled") and re.search(r"^flags: \w*P", text, re.MULTILINE)
     return bool(is_on) and f".{version()}\n" in text
 

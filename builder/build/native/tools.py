@@ -36,7 +36,6 @@ _UTILITIES = [
     *("xz-utils", "zstd"),
 ]
 _LANGUAGES = ("gcc", "g++", "gfortran")
-_MULTIARCH = {"ppc64le": "powerpc64le-linux-gnu", "aarch64": "aarch64-linux-gnu"}
 RECORD = "native.json"
 _OTHER_COMPILERS = frozenset(["julia", "llvm", "nvhpc", "pgi"])  # blocks of hpccm
 # Of Debian's nvcc the passes that make the GPU's code, which is for any host; nvcc itself, and
@@ -62,13 +61,8 @@ class NativeTools:
 
 def compilers_for(base: BaseImage) -> tuple[str, ...]:
     """Return the major versions of gcc that images on this base use: its own, and its nvcc's."""
-    cuda = base.cuda.distribution if base.cuda else ()
-    return tuple(sorted({*base.gcc[:1], *(toolkit.gcc for toolkit in cuda if toolkit.gcc)}))
-
-
-def _packages_cuda(base: BaseImage) -> bool:
-    """Return whether the base's distribution packages a CUDA toolkit."""
-    return base.cuda is not None and bool(base.cuda.distribution)
+    of_cuda = (toolkit.gcc for toolkit in base.cuda.distribution if toolkit.gcc)
+    return tuple(sorted({*base.gcc[:1], *of_cuda}))
 
 
 def lacking(base: BaseImage, arch: str, host: str) -> str:
@@ -77,8 +71,6 @@ def lacking(base: BaseImage, arch: str, host: str) -> str:
         return f"{arch} is this machine's own architecture"
     if host != HOST:
         return f"native tools are for {HOST} machines, and this one is {host}"
-    if arch not in _MULTIARCH:
-        return f"Debian has no cross-compilers for {arch}"
     if base.bootstrap is None:
         return f"{base.name} comes from a registry, and no Debian release has its compilers"
     return ""
@@ -151,7 +143,6 @@ def _taken(folder: Path, now: str) -> dict[str, object]:
 
 
 def stored_tools(store: Path) -> list[NativeTools]:
-    """Return all tools in a store."""
     return [tools for path in store.glob(f"*/{RECORD}") if (tools := _read(path))]
 
 
@@ -181,13 +172,13 @@ def _key(base: BaseImage, arch: str, mirror: DebianMirror) -> str:
     twins = (Path(__file__).parent / "twins.py").read_text()
     declared = asdict(bootstrap_of(base))
     content = [_FORMAT, arch, packages(base, arch), asdict(mirror), declared, twins]
-    content.append(_BRING_NVCC if _packages_cuda(base) else "")
+    content.append(_BRING_NVCC if base.cuda.distribution else "")
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def packages(base: BaseImage, arch: str) -> list[str]:
     """Return the packages of the base's release that hold the twins."""
-    triplet = _MULTIARCH[arch]
+    triplet = ARCHITECTURES[arch].triplet
     compilers = [
         f"{language}-{major}-{triplet}" for major in compilers_for(base) for language in _LANGUAGES
     ]
@@ -202,12 +193,13 @@ def _make(base: BaseImage, arch: str, folder: Path, way: Bootstrapping) -> None:
         variant="extract",
         arch=HOST,
         packages=packages(base, arch),
-        options=[f"--extract-hook={_BRING_NVCC}"] if _packages_cuda(base) else [],
+        options=[f"--extract-hook={_BRING_NVCC}"] if base.cuda.distribution else [],
         what=f"the native tools for {base.name}",
         hint="--no-native-tools builds without them",
     )
     _unpack(packed, root)
-    _reduce(root, _MULTIARCH[arch])
+    foreign = ARCHITECTURES[arch]
+    _reduce(root, foreign.triplet)
     loader = Path(os.path.realpath(root / "usr/lib64/ld-linux-x86-64.so.2")).name
     libraries = f"/usr/lib/{HOST}-linux-gnu"
     way.processes.logged(
@@ -219,7 +211,7 @@ def _make(base: BaseImage, arch: str, folder: Path, way: Bootstrapping) -> None:
         log=way.log,
         what="patchelf of the native tools",
     )
-    for path, text in descriptions(root, _MULTIARCH[arch], ARCHITECTURES[arch]).items():
+    for path, text in descriptions(root, foreign.triplet, foreign).items():
         file = root / "twins" / path.lstrip("/")
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)

@@ -46,7 +46,6 @@ class Hit(NamedTuple):
 
 
 def hit(command: SpecCommand, text: str, hint: str = "") -> Hit:
-    """Return a hit at a command."""
     return Hit(command.file, command.line, text, hint)
 
 

@@ -180,7 +180,7 @@ def kind(cls: type, argument: str) -> str:
     if words is None and argument.startswith(OPEN_PREFIXES):
         return FLAG
     if words is None and argument not in _special_kinds():  # ask the classes that receive it
-        others = _in_order(_read(cls)[1])
+        others = _read(cls)[1]
         words = next((text for other in others if (text := documented(other).get(argument))), None)
     matching = (kind for kind, begins in _WORDS.items() if words and words.startswith(begins))
     return next(matching, _special_kinds().get(argument, TEXT))
@@ -206,15 +206,11 @@ def words_on(cls: type, argument: str) -> str:
     An argument that a block passes on may be documented by the class that receives it.
     """
     pattern = rf"^    _?{argument.lstrip('_')}(?:\[=ARG\])?: +(.+?)(?=\n\n|\Z)"
-    for described in (cls, *_in_order(_read(cls)[1])):
+    for described in (cls, *_read(cls)[1]):
         if match := re.search(pattern, _parameters(described), re.MULTILINE | re.DOTALL):
             return " ".join(match[1].split())
     words = _tables()["words"]
     return str(words.get(f"{cls.__name__}.{argument}") or words.get(argument, ""))
-
-
-def _in_order(classes: set[type]) -> list[type]:
-    return sorted(classes, key=lambda other: other.__name__)
 
 
 def default(cls: type, argument: str) -> str:
@@ -224,8 +220,8 @@ def default(cls: type, argument: str) -> str:
 
 
 @functools.cache
-def _read(cls: type) -> tuple[set[str], set[type]]:
-    """Return the names that a block looks up, and the classes that receive its `kwargs`."""
+def _read(cls: type) -> tuple[set[str], list[type]]:
+    """Return the names that a block looks up, and by name the classes that get its `kwargs`."""
     names: set[str] = set()
     classes: set[type] = set()
     waiting = [*cls.__mro__]
@@ -236,7 +232,7 @@ def _read(cls: type) -> tuple[set[str], set[type]]:
             names.update(filter(None, itertools.chain(*_LOOKED_UP.findall(source_of(current)))))
             for other in _receivers(current):
                 waiting += other.__mro__
-    return names, classes
+    return names, sorted(classes, key=lambda other: other.__name__)
 
 
 def _receivers(cls: type) -> Iterator[type]:

@@ -48,7 +48,6 @@ class QuirkTarget:
 
 
 def target_of(image: PlannedImage) -> QuirkTarget:
-    """Return the target of an image."""
     base = image.base
     return QuirkTarget(
         arch=image.cell.arch,

@@ -269,13 +269,8 @@ def described(value: object) -> str:
 
 def fault(use: BlockUse, problem: str, valid: str = "", argument: str = "") -> Fault:
     """Return a fault of a block, or of one argument of it."""
-    return Fault(
-        file=use.where.file,
-        line=use.lines.get(argument, use.where.line),
-        key=f"{use.where.key}.{argument}" if argument else use.where.key,
-        problem=problem,
-        valid=valid,
-    )
+    where = use.place_of(argument) if argument else use.where
+    return Fault(file=where.file, line=where.line, key=where.key, problem=problem, valid=valid)
 
 
 def _version(use: BlockUse) -> str:

@@ -34,9 +34,7 @@ from builder.system.storage_drivers import OVERLAY, Driver, StorageTrial
 
 __all__ = [
     "FOLDERS",
-    "Ability",
     "Diagnosis",
-    "Item",
     "SystemRoots",
     "as_json",
     "as_text",

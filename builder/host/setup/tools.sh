@@ -64,25 +64,30 @@ client_ready() { is_brought "bin/$1" || [[ -n $(type -P "$1") ]]; }
 readonly AXE=axe-core AXE_VERSION=4.14.1
 readonly AXE_SHA256=e6b0ce02b84d892e2e33e403485e7f3d6c29e2be6df65daf44d89ba564139745
 
+# bring STEP THING FOLDER WHY PACKAGE...: what packages of sid bring to a folder of $TOOLS.
+bring() {
+    row "$2" "$TOOLS/$3" "$4"
+    FETCH+=("${@:5}")
+    TOOL_STEPS+=("unpack_$1")
+}
+
 plan_tools() {
     FETCH=() TOOL_STEPS=()
     # The keyring that verifies them comes first, and the administrator installs it.
     [[ $PART != user || -s $DEBIAN_KEYRING ]] || return 0
     plan_apptainer
-    if ! qemu_ready; then
-        row "qemu-ppc64le, qemu-aarch64" "$TOOLS/qemu" "run programs of other architectures"
-        FETCH+=(qemu-user)
-        TOOL_STEPS+=(unpack_qemu)
-    fi
-    if [[ $TARGET == test ]] && ! buildx_ready; then
-        row docker-buildx "$TOOLS/cli-plugins" "builds Dockerfiles with Docker"
-        FETCH+=(docker-buildx)
-        TOOL_STEPS+=(unpack_buildx)
-    fi
+    qemu_ready || bring qemu "qemu-ppc64le, qemu-aarch64" qemu \
+        "run programs of other architectures" qemu-user
     if [[ $TARGET == test ]]; then
-        plan_skopeo
+        buildx_ready || bring buildx docker-buildx cli-plugins \
+            "builds Dockerfiles with Docker" docker-buildx
+        is_brought bin/skopeo-sid || bring skopeo skopeo-sid skopeo \
+            "reads signatures, unlike Debian 12's (with its libraries)" \
+            skopeo "${SKOPEO_LIBRARIES[@]}"
         plan_clients "read and check published images independently" "${CLIENTS[@]}"
-        plan_helper
+        # The system's apt would also install a desktop keyring, and Docker would use that.
+        client_ready "$HELPER" || bring helper "$HELPER" clients \
+            "returns logins stored in pass" "$HELPER_PACKAGE"
         plan_axe
     elif [[ -n $WITH_COSIGN ]]; then
         plan_clients "signs with the identity of a CI job" cosign
@@ -104,17 +109,7 @@ plan_apptainer() {
     if [[ $PART == user ]] && restricts_namespaces; then
         host_row apptainer "$SHARED/tools/apptainer" "$why"
     else
-        row apptainer "$TOOLS/apptainer" "$why"
-        FETCH+=(apptainer libc6 libseccomp2 libsqlite3-0)
-        TOOL_STEPS+=(unpack_apptainer)
-    fi
-}
-
-plan_skopeo() {
-    if ! is_brought bin/skopeo-sid; then
-        row skopeo-sid "$TOOLS/skopeo" "reads signatures, unlike Debian 12's (with its libraries)"
-        FETCH+=(skopeo "${SKOPEO_LIBRARIES[@]}")
-        TOOL_STEPS+=(unpack_skopeo)
+        bring apptainer apptainer apptainer "$why" apptainer libc6 libseccomp2 libsqlite3-0
     fi
 }
 
@@ -125,18 +120,7 @@ plan_clients() {
         client_ready "$name" || missing+=("$name")
     done
     ((${#missing[@]})) || return 0
-    row "${missing[*]}" "$TOOLS/clients" "$why"
-    FETCH+=("${missing[@]}")
-    TOOL_STEPS+=(unpack_clients)
-}
-
-# Not from the system's apt: it would also install a desktop keyring, and Docker would use that.
-plan_helper() {
-    if ! client_ready "$HELPER"; then
-        row "$HELPER" "$TOOLS/clients" "returns logins stored in pass"
-        FETCH+=("$HELPER_PACKAGE")
-        TOOL_STEPS+=(unpack_helper)
-    fi
+    bring clients "${missing[*]}" clients "$why" "${missing[@]}"
 }
 
 # For a user, npm comes first, and the administrator installs it.

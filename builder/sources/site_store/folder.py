@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import hashlib
 import os
 import stat
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from builder.model.digests import HashedWriter
 from builder.model.errors import BuildImagesError, Interrupted
 from builder.registry import MANIFEST, Descriptor, NotThere, WrongContent, is_digest
 from builder.registry.manifests import LARGEST_MANIFEST, as_bytes, descriptors, json_object
@@ -167,11 +167,10 @@ class FolderStore:
 
     def _copy(self, source: Path, target: Path) -> str:
         """Copy a file; return its digest."""
-        digest = hashlib.sha256()
-        with source.open("rb") as reader, target.open("wb") as writer:
+        with source.open("rb") as reader, target.open("wb") as file:
+            writer = HashedWriter(file)
             while chunk := reader.read(_CHUNK):
                 if self._is_stopped:
                     raise Interrupted("interrupted")
-                digest.update(chunk)
                 writer.write(chunk)
-        return f"sha256:{digest.hexdigest()}"
+        return writer.digest

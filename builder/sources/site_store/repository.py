@@ -83,13 +83,11 @@ class RepositoryStore:
         """Remove the manifests of tags; the registry's garbage collection removes the blobs."""
         for tag in tags:
             with contextlib.suppress(NotThere):
-                digest = self._registry.resolve(tag).digest
-                path = f"manifests/{digest}"
-                self._delete(path)
+                self._delete(self._registry.resolve(tag).digest)
 
-    def _delete(self, path: str) -> None:
+    def _delete(self, digest: str) -> None:
         try:
-            self._registry.request("DELETE", path, good=(202, 200, 204)).close()
+            self._registry.request("DELETE", f"manifests/{digest}", good=(202, 200, 204)).close()
         except RegistryFailed as error:
             if error.status != HTTPStatus.METHOD_NOT_ALLOWED:
                 raise

@@ -63,7 +63,7 @@ def test_any_other_partitions_are_refused(parts: list[SifPart], names: str, tmp_
     with pytest.raises(StepFailed, match=f"found: {names}$"):
         root_file_system(image)
     with pytest.raises(StepFailed):
-        _copy_squashfs(image, tmp_path / "squashfs", None)
+        _copy_squashfs(image, tmp_path / "squashfs", lambda _: None)
 
 
 @pytest.mark.parametrize(

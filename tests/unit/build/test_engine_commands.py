@@ -223,7 +223,6 @@ def test_a_definition_is_built_by_apptainer(arch: str, machine: Commands) -> Non
                 arch=arch,
                 tools=machine.tools,
                 log=machine.folder / "build.log",
-                cwd=folder,
                 options=("--fakeroot",),
             )
     machine.compare(f"engines/apptainer-{arch}")

@@ -164,7 +164,7 @@ def test_slots_count_the_workers_that_may_run_tasks() -> None:
     assert slots.leave("a") is None
     assert slots.counts[X86] == 1
     slots.put_aside("one")
-    assert (slots.counts[X86], slots.has("one"), slots.has_free) == (0, False, True)
+    assert (slots.counts[X86], slots.has("one"), slots.free_count) == (0, False, 1)
     slots.join(dataclasses.replace(worker("d", X86), machine="one"))
     slots.leave("b")
     assert not slots.has("one")

@@ -9,7 +9,7 @@ from scanning_schedule import ScanningSchedule
 
 from builder.build.schedule import Attempt, Schedule
 from builder.build.tasks import Task, TaskLimits
-from builder.build.workers import requirement_of
+from builder.build.workers import requirement_of, workers_here
 
 KINDS = ("base", "stage", "image", "pack", "verify")
 
@@ -54,7 +54,8 @@ def some_limits(chance: random.Random) -> TaskLimits:
 def test_the_order_is_that_of_a_scan(seed: int) -> None:
     chance = random.Random(seed)
     tasks, limits = some_tasks(chance, chance.randint(1, 40)), some_limits(chance)
-    scan, schedule = ScanningSchedule(tasks, limits), Schedule(tasks, limits)
+    scan = ScanningSchedule(tasks, limits)
+    schedule = Schedule(tasks, limits, workers=workers_here(limits.tasks))
     attempts: dict[str, Attempt] = {}
     while not scan.is_over:
         disk = chance.choice((0, 0, 3, 8))

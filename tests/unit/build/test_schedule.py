@@ -15,6 +15,7 @@ import pytest
 from builder.build.executor import ThreadExecutor, run_all
 from builder.build.schedule import Attempt, Schedule
 from builder.build.tasks import Durations, Task, TaskLimits
+from builder.build.workers import workers_here
 from builder.model.errors import Interrupted
 from builder.system.terminal import interruptions
 
@@ -40,8 +41,12 @@ def limits(**changes: int) -> TaskLimits:
     return dataclasses.replace(ROOMY, **changes)
 
 
+def scheduled(tasks: Sequence[Task], most: TaskLimits) -> Schedule:
+    return Schedule(tasks, most, workers=workers_here(most.tasks))
+
+
 def test_a_task_waits_for_all_that_it_needs() -> None:
-    schedule = Schedule([task("a"), task("b"), task("c", "a", "b")], ROOMY)
+    schedule = scheduled([task("a"), task("b"), task("c", "a", "b")], ROOMY)
     assert names(schedule.start()) == ["a", "b"]
     schedule.done(running(schedule, "a"))
     assert schedule.start() == []
@@ -59,7 +64,7 @@ def test_the_longest_path_comes_first() -> None:
         task("second", "first", seconds=10),
         task("third", "second", seconds=60),
     ]
-    schedule = Schedule(tasks, limits(builds=1))
+    schedule = scheduled(tasks, limits(builds=1))
     assert names(schedule.start()) == ["first"]
     schedule.done(running(schedule, "first"))
     assert names(schedule.start()) == ["second"]
@@ -72,7 +77,7 @@ def test_builds_have_a_limit_and_packing_goes_on_beside_them() -> None:
         task("p", kind="pack"),
         task("q", kind="pack"),
     ]
-    schedule = Schedule(tasks, limits(tasks=2, builds=1))
+    schedule = scheduled(tasks, limits(tasks=2, builds=1))
     assert names(schedule.start()) == ["a", "p"]
     schedule.done(running(schedule, "a"))
     assert names(schedule.start()) == ["b"]
@@ -93,12 +98,12 @@ def test_emulation_memory_and_disk_have_limits(
     limit: dict[str, int], free_disk: int, expected: list[str]
 ) -> None:
     tasks = [task(name, memory=6, disk=6, emulated=name != "e") for name in "abe"]
-    assert names(Schedule(tasks, limits(**limit)).start(free_disk=free_disk)) == expected
+    assert names(scheduled(tasks, limits(**limit)).start(free_disk=free_disk)) == expected
 
 
 def test_free_disk_that_nobody_measured_is_no_limit() -> None:
     tasks = [task(name, disk=1 << 40) for name in "ab"]
-    assert names(Schedule(tasks, ROOMY).start()) == ["a", "b"]
+    assert names(scheduled(tasks, ROOMY).start()) == ["a", "b"]
 
 
 def test_so_many_images_are_open_at_once() -> None:
@@ -107,7 +112,7 @@ def test_so_many_images_are_open_at_once() -> None:
         task("pack a", "image a", kind="pack", group="a"),
         task("image b", kind="image", group="b", seconds=5),
     ]
-    schedule = Schedule(tasks, limits(groups=1))
+    schedule = scheduled(tasks, limits(groups=1))
     assert names(schedule.start()) == ["image a"]
     schedule.done(running(schedule, "image a"))
     assert names(schedule.start()) == ["pack a"]
@@ -124,7 +129,7 @@ def test_a_failure_stops_only_what_comes_after_it() -> None:
         task("both", "b", "a"),
         task("after b", "b"),
     ]
-    schedule = Schedule(tasks, ROOMY)
+    schedule = scheduled(tasks, ROOMY)
     schedule.start()
     assert sorted(names(schedule.failed(running(schedule, "a")))) == ["after a", "both", "later"]
     schedule.done(running(schedule, "b"))
@@ -135,7 +140,7 @@ def test_a_failure_stops_only_what_comes_after_it() -> None:
 
 def test_what_is_better_over_first_may_fail() -> None:
     tasks = [task("base"), task("parent", "base"), task("child", after=("parent",))]
-    schedule = Schedule([*tasks, task("late", "child")], ROOMY)
+    schedule = scheduled([*tasks, task("late", "child")], ROOMY)
     assert names(schedule.start()) == ["base"]
     assert names(schedule.failed(running(schedule, "base"))) == ["parent"]
     assert names(schedule.start()) == ["child"]
@@ -145,7 +150,7 @@ def test_what_is_better_over_first_may_fail() -> None:
 
 def test_the_path_goes_through_what_is_better_over_first() -> None:
     tasks = [task("a", seconds=5), task("b", seconds=2), task("c", after=("b",), seconds=9)]
-    assert names(Schedule(tasks, limits(builds=1)).start()) == ["b"]
+    assert names(scheduled(tasks, limits(builds=1)).start()) == ["b"]
 
 
 def test_tasks_that_wait_for_each_other_are_refused() -> None:

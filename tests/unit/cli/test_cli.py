@@ -221,7 +221,7 @@ def test_explain_groups_many_cells_that_are_left_out(run: Run) -> None:
     begin = lines.index(f"{len(left)} cells are left out:")
     groups = [
         [f"- {text}", *(f"    {one}" for one in cells)]
-        for text, cells in by_reason(one.pair for one in left)
+        for text, cells in by_reason((one.cell, one.reasons) for one in left)
     ]
     assert lines[begin + 1 :] == [line for group in groups for line in group]
 
