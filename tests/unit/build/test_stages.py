@@ -213,6 +213,7 @@ def test_a_shared_stage_is_built_once_and_again_only_without_cache(site: Site) -
     known = json.loads((site.home.path / "durations.json").read_text())
     assert "fake stage core-development-debian13-x86_64" in known
     assert "fake image one-1.0-debian13-x86_64" in known
+    assert "fake base debian13 x86_64" not in known, "it was there before"
     assert site.job().exit_code == 0
     assert site.built() == []
     [path] = site.home.stages.glob("one-development-*/*.json")
@@ -363,6 +364,9 @@ def test_a_failed_stage_stops_what_is_made_from_it_and_nothing_else(site: Site) 
         assert f"log: {log}" in text
         assert "AS core-development" in log.read_text()
         assert not (log.parent / "manifest.json").exists()
+    [core, one] = map(str, site.job(verbose=True).errors.values())
+    assert "| oh" not in core, "it was shown as it came"
+    assert "log: " in core
 
 
 @pytest.mark.parametrize(
@@ -381,14 +385,17 @@ def test_a_failed_step_is_known_by_its_place(
         [part] = [one for one in read_dockerfile(spec.dockerfile).parts if one.name == "RUN"]
         instruction = f"RUN   {part.value}"
     error = StepFailed(
-        "the build failed at: it", step=BuildStep(instruction=instruction, number=number)
+        "the build failed at: it",
+        hint="ask" if where else "",
+        step=BuildStep(instruction=instruction, number=number),
     )
     site.engine.fails = {word: error}
     hints, name = list[str](), spec.image.identifier
     for site.engine.name in ("docker", "buildah"):
         [failed] = site.job().errors.values()
         hints.append(failed.hint)
-    assert hints == ["", f"a shell before this step: build-images shell {name}"]
+    shell = f"a shell before this step: build-images shell {name}"
+    assert hints == (["ask", f"ask; {shell}"] if where else ["", shell])
     assert isinstance(failed, StepFailed)
     assert failed.message == "the build failed at: it" + (f"\n  {where}" if where else "")
     assert failed.step

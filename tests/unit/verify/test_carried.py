@@ -45,11 +45,13 @@ def scripts(found: ProofTarget) -> dict[str, str]:
 
 
 def test_an_emptied_list_of_checks_is_the_images_own() -> None:
-    found = with_carried(target(), [tree_of("10-architecture", "20-mpi")])
-    assert scripts(found) == {
-        "architecture": f"{SCRIPTS}/10-architecture",
-        "mpi": f"{SCRIPTS}/20-mpi",
-    }
+    found = with_carried(target(), [tree_of("10-architecture", "20-mpi", "30-gpu-blas", "40-gpus")])
+    assert [(check.name, check.script, check.needs, check.timeout_s) for check in found.checks] == [
+        ("architecture", f"{SCRIPTS}/10-architecture", (), 900),
+        ("mpi", f"{SCRIPTS}/20-mpi", (), 900),
+        ("gpu-blas", f"{SCRIPTS}/30-gpu-blas", ("gpu",), 900),
+        ("gpus", f"{SCRIPTS}/40-gpus", (), 900),
+    ]
 
 
 def test_a_script_is_the_one_in_the_image() -> None:

@@ -133,13 +133,18 @@ def test_memory_that_is_free_is_read_of_the_kernel(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("jobs", "at_once", "emulated", "groups"),
-    [(1, 1, 1, 8), (2, 3, 2, 8), (3, 4, 3, 12), (8, 12, 4, 32)],
+    ("jobs", "at_once", "cores", "emulated", "groups"),
+    [(1, 1, 4, 1, 8), (2, 3, 4, 2, 8), (3, 4, 4, 3, 12), (8, 12, 4, 4, 32), (8, 12, None, 1, 32)],
 )
 def test_half_as_many_tasks_again_pack_and_verify_meanwhile(
-    jobs: int, at_once: int, emulated: int, groups: int, monkeypatch: pytest.MonkeyPatch
+    jobs: int,
+    at_once: int,
+    cores: int | None,
+    emulated: int,
+    groups: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("os.cpu_count", lambda: 4)
+    monkeypatch.setattr("os.cpu_count", lambda: cores)
     monkeypatch.setattr(main_job, "_free_memory", lambda: 1000)
     limits = main_job.limits_of(jobs)
     assert (limits.tasks, limits.builds, limits.emulated) == (at_once, jobs, emulated)
