@@ -115,6 +115,7 @@ def test_what_was_built_before_is_only_verified(
     first = site.job().manifests[IMAGE]
     assert (first.outcome, first.emulated, first.emulated_build) == ("built", True, True)
     assert first.proven_on_gpu is None
+    assert first.durations_s.keys() == {"base", "build", "oci", "stages"}
     assert site.built()
     with monkeypatch.context() as patch:
         patch.setattr(ProofTarget, "needs_gpu", property(lambda _: True))

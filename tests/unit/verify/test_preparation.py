@@ -13,6 +13,7 @@ from samples import base, image
 from test_doctor import Machine, docker_says, machine  # noqa: F401 - one is a fixture
 
 from builder.build import native
+from builder.build.engines import Tools
 from builder.build.run import BuildSettings, Run
 from builder.model import Bootstrap, Plan
 from builder.model.errors import MissingPrerequisite
@@ -67,8 +68,17 @@ def prepared(
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="native tools are for x86_64 machines")
-def test_native_tools_are_required_where_steps_run_them(machine: Machine) -> None:  # noqa: F811
+def test_native_tools_are_required_where_steps_run_them(
+    machine: Machine,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Docker cannot lend them, and they can be turned off."""
+    asked = list[str]()
+
+    def version(_tools: Tools, name: str) -> str:
+        asked.append(name)
+        return "9.2.0"
+
     machine.handler(**LENT)
     with pytest.raises(MissingPrerequisite, match="patchelf"):
         prepared(machine)
@@ -78,7 +88,9 @@ def test_native_tools_are_required_where_steps_run_them(machine: Machine) -> Non
     assert "docker" in run.versions
     machine.program("patchelf", "patchelf 0.14.3")
     machine.program("qemu-ppc64le", "qemu-ppc64le version 9.2.0")
+    monkeypatch.setattr(Tools, "version", version)
     run, said = prepared(machine)
+    assert asked == ["qemu-ppc64le"], "the examination asked the others"
     assert "docker" not in run.versions
     versions = {"mmdebstrap": "1.3.5", "apptainer": "1.4.5", "ch-run": "0.31", "buildah": "1.28.2"}
     assert run.versions == {**versions, "qemu": "9.2.0"}

@@ -105,11 +105,11 @@ def test_what_doctor_misses_comes_first(container: Container, lacking: list[str]
 def test_what_doctor_misses_is_named(container: Container, monkeypatch: pytest.MonkeyPatch) -> None:
     def lacking_for(diagnosis: object, *asked: str) -> list[Any]:
         items = [("user namespaces", "none"), *[(name, "missing") for name in asked]]
-        assert diagnosis is container.tools
+        assert diagnosis == container.tools.processes
         return [SimpleNamespace(title=title, text=text) for title, text in items]
 
     monkeypatch.setattr(machine_faults, "_lacking", LACKING)
-    monkeypatch.setattr(machine_faults, "examined", lambda tools: tools)
+    monkeypatch.setattr("builder.host.doctor.examine", lambda processes, **_: processes)
     monkeypatch.setattr(machine_faults, "lacking_for", lacking_for)
     found = machines_fault(kind(Ends(0)), container, "ppc64le", outcomes(FAILED))
     assert found == "user namespaces: none; apptainer: missing; ppc64le: missing"
