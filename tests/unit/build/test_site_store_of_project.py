@@ -7,6 +7,7 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from manifest_samples import record
@@ -277,22 +278,37 @@ def test_an_image_on_a_registrys_base_has_no_base_of_this_machine(
     )
     spec = site.specs()[0]
     run, kept = run_of(site, "out2"), site.root / "out" / spec.image.identifier
-    kept.mkdir(parents=True)
+    shared = ["Dockerfile", "files/run-checks", "manifest.json"]
+    for name in (*shared, "of/nobody"):
+        (kept / name).parent.mkdir(parents=True, exist_ok=True)
+        (kept / name).touch()
     manifest = record({"image": spec.image.identifier})
-    write_manifest(kept, manifest, ())
     run.settings.out.mkdir()
+    put_image(run_of(site, "out"), spec, manifest, "image")
+    assert not take_image(run, spec.image), "without a manifest it is no image"
+    write_manifest(kept, manifest, ())
     packed = put_image(run_of(site, "out"), spec, manifest, "packed")
     assert find_packed(run, spec.image) == packed != ""
     put_image(run_of(site, "out"), spec, manifest, "image")
     folders, take = list[Path](), SiteStore.take
+    moved, move = list[str](), shutil.move
 
     def noting(store: SiteStore, tag: str, folder: Path) -> bool:
         folders.append(folder)
         return take(store, tag, folder)
 
+    def moving(path: Path, to: Path) -> None:
+        moved.append(path.name)
+        move(path, to)
+
     monkeypatch.setattr(SiteStore, "take", noting)
+    monkeypatch.setattr(shared_images, "shutil", SimpleNamespace(move=moving))
     shutil.rmtree(site.home.path)
     assert take_image(run, spec.image)
+    assert (len(moved), moved[-1]) == (3, "manifest.json")
+    taken = run.settings.out / spec.image.identifier
+    files = (path for path in taken.rglob("*") if path.is_file())
+    assert sorted(str(path.relative_to(taken)) for path in files) == shared
     assert [(one.parent, one.name[:11]) for one in folders] == [(site.home.work, "site-store-")]
 
 

@@ -326,9 +326,14 @@ def test_a_gpu_that_disappears_ends_what_needs_it(
     monkeypatch.setattr("builder.verify.proof.host_facts", lambda: gpu)
     control = dataclasses.replace(check, name="gpu-control")
     machine.results["apptainer"] = {**RIGHT, "/opt/build-images/checks/gpu-control": done("no")}
-    proof = machine.prove("apptainer", target=dataclasses.replace(target, checks=(control,)))
-    assert "gpu-withheld" in [one.check for one in proof.record.checks["sif"]]
+    target = dataclasses.replace(target, checks=(control,))
+    proof = machine.prove("apptainer", target=target)
+    lacked = {one.check: one.lacked_gpu for one in proof.record.checks["sif"]}
+    assert (lacked["gpu-control"], lacked["gpu-withheld"]) == (False, False)
     assert [container.gpu for container in machine.opened] == [True, True, False]
+    machine.run = dataclasses.replace(machine.run, host=HOST)
+    proof = machine.prove("apptainer", target=target)
+    assert [one.check for one in proof.record.checks["sif"] if one.lacked_gpu] == ["gpu-control"]
 
 
 def test_what_was_pulled_is_proven_by_its_own_checks(machine: Machine) -> None:
@@ -410,8 +415,10 @@ def test_a_finished_image_is_proven_again(machine: Machine, manifest: dict[str, 
     for name, digest in verified.record.digests.items():
         assert file_digest(machine.folder / name) == digest
     assert {*verified.record.evidence} <= verified.record.digests.keys()
+    assert (machine.folder / "contents.json.gz").is_file()
     for container in machine.opened:
         assert not container.artifact.exists(), "what was proven is a copy, which is gone"
+        assert container.artifact.parent.name.startswith("verify-"), "which `gc` removes"
     assert not [*(machine.folder / "home/work").iterdir()]
 
 
