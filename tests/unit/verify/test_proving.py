@@ -88,6 +88,7 @@ class Unpacks(Processes):
 
     @contextlib.contextmanager
     def reading_from(self, argv: Sequence[Any]) -> Iterator[IO[bytes]]:
+        self.options = argv[1:-1]
         if argv[0] == "sqfs2tar":
             yield io.BytesIO(self._of_sif)
         else:

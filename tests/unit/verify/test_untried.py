@@ -181,7 +181,7 @@ def test_the_control_is_an_artifact_of_the_format(
 def test_what_was_not_tried_is_exit_code_4() -> None:
     error = not_tried("tiny", {"oci": INSUFFICIENT})
     assert error.exit_code == 4
-    assert f"  oci: {INSUFFICIENT}" in str(error)
+    assert f"Not run, not recorded:\n  oci: {INSUFFICIENT}\n" in str(error)
 
 
 def test_a_failure_is_one_of_the_runs_that_were_tried() -> None:
