@@ -159,6 +159,7 @@ def test_data_that_is_none_is_left_out(text: str, verify: Verify) -> None:
         (done("", 1, "no mpirun\n"), "no mpirun"),
         (done("", 3), "exit status 3"),
         (done("no library\n------\n", 3), "no library"),
+        (done('no library\ndata: {"ranks": 4}\n', 3), "no library"),
         (done("------\n", 3, "heat: no library\n"), "heat: no library"),
         (done("so far so good\n", -9), "ended by SIGKILL; its last line: so far so good"),
         (
