@@ -89,7 +89,9 @@ def test_what_the_command_says(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
+    shown = "oci/mpi: 4 ranks\n  | a\n" if (outcome, state) == ("failed", "verified") else ""
     checks = {"oci": {"check": "mpi", "outcome": outcome, "reason": "4 ranks"}}
+    checks["oci"]["output"] = "a" if shown else ""
     found = proven_now(record(MANIFEST), checks, outcome=state, proven_on_gpu=False)
     done = Verified(record=found, runs=("oci",), untried=untried)
     monkeypatch.setenv("BUILD_IMAGES_HOME", str(tmp_path / "home"))
@@ -100,7 +102,7 @@ def test_what_the_command_says(
     out, err = capsys.readouterr()
     checked = f"  oci          mpi              {outcome:8} 4 ranks\n"
     end = "".join(f"  {name}          not tried: {reason}\n" for name, reason in untried.items())
-    assert out == f"{found.image}: {state}  not proven on a GPU\n{checked}{end}"
+    assert out == f"{found.image}: {state}  not proven on a GPU\n{checked}{end}{shown}"
     assert ("  sif: no apptainer" in err) is (code == 4)
     assert main(["verify", str(tmp_path), "--json"]) == code
     assert json.loads(capsys.readouterr().out) == write(found)
