@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from made_formats import SifPart, write_sif
-from samples import a_file, tar_bytes
+from samples import a_file, a_link, tar_bytes
 from test_proving import Unpacks
 
 from builder.artifacts.tree import TreeEntry
@@ -139,6 +139,8 @@ def test_the_digest_of_the_ranks_program_in_an_artifact(
     for name, digest in ((PROGRAM, hashlib.sha256(b"program").hexdigest()), ("/opt/other", "")):
         tarball.write_bytes(gzip.compress(tar_bytes(a_file(f".{name}", "program"))))
         assert program_in("charliecloud", tarball, tools) == digest
+    tarball.write_bytes(gzip.compress(tar_bytes(a_link(PROGRAM[1:], "/bin/true"))))
+    assert program_in("charliecloud", tarball, tools) == ""
     tarball.write_bytes(gzip.compress(b"no tar"))
     assert program_in("charliecloud", tarball, tools) == ""
 

@@ -176,6 +176,9 @@ def test_the_control_is_an_artifact_of_the_format(
     assert {path.name for path in container.work.iterdir()} == {"program", "script"}
     monkeypatch.setattr(machine_faults, "_STATIC", (script,))
     assert runs_nothing(kind(Ends(1)), container) == ""  # nobody can tell
+    monkeypatch.setattr(machine_faults, "_STATIC", (program,))
+    monkeypatch.setattr("platform.machine", lambda: "unheard-of")
+    assert runs_nothing(kind(Ends(1)), container) == ""
 
 
 def test_what_was_not_tried_is_exit_code_4() -> None:
