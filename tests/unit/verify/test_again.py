@@ -205,6 +205,7 @@ NOT_WITHHELD = {"check": "gpu-withheld", "outcome": "failed"}
         ({"oci": GPU}, {"sif": NOTHING}, True),
         ({"oci": GPU}, {"sif": NO_GPU}, False),
         ({"oci": NO_GPU, "sif": GPU}, {"oci-docker": GPU}, True),
+        ({"oci": GPU, "sif": GPU}, {"oci-docker": NO_GPU}, True),
         ({"oci": GPU, "sif": GPU}, {"oci-docker": BROKEN}, False),
         ({"oci": BROKEN, "sif": GPU}, {"oci": GPU}, True),
         ({"oci": GPU, "sif": GPU}, {"sif-2": NOT_WITHHELD}, False),

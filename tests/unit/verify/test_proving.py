@@ -288,11 +288,15 @@ def test_formats_that_differ_fail_all_of_them(machine: Machine) -> None:
     [
         ("image.tar.gz", "incomplete charliecloud artifact"),
         ("image.sif", "image.sif"),
+        ("image.oci", "incomplete oci artifact"),
     ],
 )
 def test_an_artifact_that_is_damaged_is_not_equal(name: str, reason: str, machine: Machine) -> None:
-    (machine.folder / name).write_bytes((machine.folder / name).read_bytes()[:30])
+    path, packed = machine.folder / name, machine.artifacts["oci"].digest
+    [path] = read_layout(path).layers if path.is_dir() else [path]
+    path.write_bytes(path.read_bytes()[:30])
     proof = machine.prove()
+    assert proof.record.artifacts["oci"].digest == packed
     assert equal_of(proof).outcome == "failed"
     assert reason in equal_of(proof).reason
 
