@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from made_releases import images_of, make_images, make_project
 from manifest_samples import record
-from samples import ROOT, a_file, plan_of, tar_bytes
+from samples import ROOT, a_file, a_folder, plan_of, tar_bytes
 from test_check_outcomes import a_check, a_target
 
 from builder.artifacts.flatten import entries_of_tar
@@ -33,6 +33,7 @@ def tree_of(*scripts: str) -> FormatTree:
     import io  # noqa: PLC0415
 
     members = [a_file(f"{SCRIPTS[1:]}/{name}", mode=0o755) for name in scripts]
+    members.append(a_folder(f"{SCRIPTS[1:]}/90-folder"))  # which is no check
     return FormatTree(entries=comparable(entries_of_tar(io.BytesIO(tar_bytes(*members)))))
 
 
