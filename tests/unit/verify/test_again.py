@@ -183,6 +183,8 @@ def test_emulated_is_what_one_of_the_kept_outcomes_is(before: Manifest) -> None:
 def test_an_image_that_was_built_emulated_and_never_checked_is_emulated() -> None:
     unchecked = replace(record(MANIFEST), emulated=True, emulated_build=True, emulated_runs=())
     assert with_emulation(unchecked, unchecked, {"sif-mpi-hybrid-srun": False}).emulated is True
+    natively = replace(unchecked, emulated_build=False)
+    assert with_emulation(natively, natively, {"sif-mpi-hybrid-srun": False}).emulated is False
     native = then(unchecked, "oci", "passed")
     assert (native.emulated, native.emulated_build) == (False, True)
 

@@ -415,6 +415,7 @@ def test_a_finished_image_is_proven_again(machine: Machine, manifest: dict[str, 
     assert json.loads(written) == as_json(verified.record)
     with opened(machine.folder, machine.run.tools) as image:
         assert image.manifest == json.loads(written)
+        assert [*image.target.harness] == ["checks/10-hello"]
     without = {key: value for key, value in json.loads(written).items() if key != "digests"}
     compare(machine, as_text(without), "again.json")
     for name, digest in verified.record.digests.items():
@@ -424,6 +425,9 @@ def test_a_finished_image_is_proven_again(machine: Machine, manifest: dict[str, 
     for container in machine.opened:
         assert not container.artifact.exists(), "what was proven is a copy, which is gone"
         assert container.artifact.parent.name.startswith("verify-"), "which `gc` removes"
+    write(machine, {**manifest, "inputs": {}})  # as earlier versions wrote it
+    with opened(machine.folder, machine.run.tools) as image:
+        assert image.target.harness == {}
     assert not [*(machine.folder / "home/work").iterdir()]
 
 
