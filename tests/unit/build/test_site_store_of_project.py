@@ -17,6 +17,7 @@ from test_store import FakeProcesses, ensured, fake_processes, own_keyrings  # n
 
 from builder.artifacts.manifests import read_manifest, write_manifest
 from builder.build.engines import Tools
+from builder.build.mirror import DebianMirror
 from builder.build.native.files import digest_of, entries_of, fold, unfold
 from builder.build.run import BuildSettings, Run
 from builder.build.site_store import place_of, site_store
@@ -261,6 +262,8 @@ def test_a_verified_image_comes_with_its_evidence(
         no_mirror.setattr(shared_images, "find_mirror", raising(MissingPrerequisite("no mirror")))
         assert take_images(run, [spec], jobs=1) == [spec]
         assert find_packed(run, image) == ""
+        mirror = DebianMirror(main="http://mirror.example/debian", security="")
+        assert take_image(dataclasses.replace(run, mirror=mirror), image)
     assert take_image(run, image)
     assert read_manifest(old) == manifest
     assert [path.name for path in (old / "evidence").iterdir()] == ["oci.json"]
@@ -322,8 +325,12 @@ def test_finished_images_are_taken_before_anything_is_built(site: Site) -> None:
         verified = dataclasses.replace(manifest, outcome="verified")
         share_image(run_of(site, "out"), spec, verified)
     other = on_another_machine(site, "second")
+    without, specs = run_of(other, "out2"), other.specs()
+    assert take_images(without, specs, jobs=2) == specs
+    share_image(without, specs[0], verified)
+    assert other.said.getvalue() == "", "nothing is said of a store that there is not"
     with_store(other)
-    run, specs = run_of(other, "out2"), other.specs()
+    run = run_of(other, "out2")
     run.settings.out.mkdir()
     assert take_images(dataclasses.replace(run, settings=uncached(run)), specs, jobs=2) == specs
     held = specs[0].image.identifier

@@ -23,7 +23,7 @@ from builder.build.schedule import Attempt
 from builder.build.stages import RunStages
 from builder.build.tasks import Task
 from builder.build.workers import Pool, Requirement, Worker
-from builder.model.errors import MissingPrerequisite
+from builder.model.errors import MissingPrerequisite, StepFailed
 from builder.model.package_indices import IndexState
 from builder.verify.main_job import run_job
 from builder.verify.runners import RUNNERS
@@ -202,7 +202,9 @@ class Elsewhere(ThreadExecutor):
 
 @pytest.mark.parametrize("verify", [True, False])
 @pytest.mark.usefixtures("results")
-def test_an_image_is_made_by_workers(verify: bool, site: Site) -> None:
+def test_an_image_is_made_by_workers(
+    verify: bool, site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
     site.recipes, site.host = [ONE_ALONE], HOST
     (site.root / "out").mkdir()
     settings = BuildSettings(
@@ -233,3 +235,11 @@ def test_an_image_is_made_by_workers(verify: bool, site: Site) -> None:
     results = run_job(site.run(settings), site.specs(), jobs=1, elsewhere=again)
     assert (list(results.manifests), again.started) == ([IMAGE], [])
     assert said(site).endswith(f"{IMAGE}: unchanged, {image.outcome}\n")
+
+    def breaks(_kind: str) -> None:
+        raise StepFailed("the build failed", tail=["oh"])
+
+    monkeypatch.setattr(again, "_carry_out", breaks)
+    verbose = site.run(dataclasses.replace(settings, verbose=True, cache=False))
+    [error] = run_job(verbose, site.specs(), jobs=1, elsewhere=again).errors.values()
+    assert "| oh" in str(error), "what workers print is not shown as it comes"

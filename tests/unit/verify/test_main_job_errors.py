@@ -156,7 +156,7 @@ def test_what_each_task_needs(site: Site, monkeypatch: pytest.MonkeyPatch) -> No
     lines, free = list[str](), iter([3, 2, 0, 5] * 3)
     site.host, site.recipes = HOST, [CORE]
     site.job(out="built")
-    (site.home.path / "durations.json").unlink()
+    (site.home.path / "durations.json").write_text('{"fake pack core-1.0-debian13-x86_64": 7.5}')
 
     def run_all(
         tasks: list[Task], executor: Executor, *, free_disk: Callable[[], int], **_: Any

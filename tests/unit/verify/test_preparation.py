@@ -6,7 +6,7 @@ import dataclasses
 import io
 import os
 import platform
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 
 import pytest
 from samples import base, image
@@ -42,6 +42,7 @@ def prepared(
     verbose: bool = False,
     todo: int = 1,
     mirrors: tuple[str, ...] = (),
+    known: preparation.ExaminedMachine | None = None,
 ) -> tuple[Run, str]:
     """The run for one image for ppc64le, and what was said while it was prepared."""
     bootstrap = base().bootstrap
@@ -61,7 +62,7 @@ def prepared(
     with ExitStack() as held:
         plan = Plan(images=(planned,), left_out=())
         progress = Progress(stream=said, level=2)
-        run = preparation.prepare(options, progress, plan, todo=todo, held=held)
+        run = preparation.prepare(options, progress, plan, todo=todo, held=held, machine=known)
         if not todo:
             run.tools.processes.logged(["echo", "from a program"], log=machine.root / "log")
     return run, said.getvalue()
@@ -102,6 +103,11 @@ def test_it_is_said_that_steps_are_emulated_whole(machine: Machine) -> None:  # 
     hint = "the kernel's handler is not from set-up"
     assert hint in prepared(machine)[1]
     assert hint not in prepared(machine, native_tools=False)[1]
+    known = preparation.ExaminedMachine(
+        engine="buildah", diagnosis=machine.examine(), versions={"buildah": "1.2"}
+    )
+    run, said = prepared(machine, known=known)
+    assert (run.versions, hint in said) == ({"buildah": "1.2"}, True)
 
 
 def test_where_nothing_is_to_be_done_nothing_is_required(machine: Machine) -> None:  # noqa: F811
@@ -116,9 +122,13 @@ def test_where_nothing_is_to_be_done_nothing_is_required(machine: Machine) -> No
 def test_a_base_that_is_not_in_the_store_has_to_be_made(
     offline: bool,
     machine: Machine,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     (machine.bin / "mmdebstrap").unlink()
     with pytest.raises(MissingPrerequisite, match="mmdebstrap"):
+        prepared(machine, native_tools=False, offline=offline)
+    monkeypatch.setattr(preparation, "kept_base", lambda *_, **__: "one of another day")
+    with nullcontext() if offline else pytest.raises(MissingPrerequisite, match="mmdebstrap"):
         prepared(machine, native_tools=False, offline=offline)
 
 
