@@ -226,7 +226,7 @@ def proven_state(
     out: Path,
     image: PlannedImage,
     expected: manifests.ImageGoal,
-    specs: Mapping[str, str] | None = None,
+    specs: Mapping[str, str],
 ) -> manifests.ImageState:
     """Return the remaining work for an image, after all bytes of its folder were read.
 
@@ -242,7 +242,7 @@ def proven_state(
         return state
     required = agreement.required_checks([check.name for check in image.checks], image.cell.mpi)
     statements = manifests.read_statements(folder, state.manifest)
-    harness = harness_of(specs or {}) if image.checks else {}
+    harness = harness_of(specs) if image.checks else {}
     faults = agreement.faults_of(state.manifest, statements, required=required, harness=harness)
     fault = faults[0] if faults else _unbound(folder, state.manifest, statements)
     if not fault:
@@ -256,7 +256,7 @@ def _changed(folder: Path, manifest: Manifest) -> str:
         try:
             digest = whole_digest(manifests.artifact_path(folder, artifact))
         except (OSError, StepFailed, LookupError, TypeError, ValueError):
-            digest = "damaged"
+            return name
         if digest != artifact.digest:
             return name
     return "bill of materials" if _unbound(folder, manifest, [manifest.sbom]) else ""

@@ -356,7 +356,7 @@ def _lines(script: bytes | None) -> list[str]:
 
 def _json(data: bytes | None) -> dict[str, object]:
     try:
-        value = json.loads(data or b"{}")
+        value = json.loads(data or b"")
     except ValueError:
         return {}
     return value if isinstance(value, dict) else {}

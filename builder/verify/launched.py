@@ -196,7 +196,7 @@ def program_digest(artifact: Artifact, *, work: Path, tools: Tools) -> str:
     except (StepFailed, MissingPrerequisite):
         return ""
     entry = tree.entries.get(PROGRAM[1:])
-    return entry.content if entry and entry.kind == "file" else ""
+    return entry.content if entry else ""
 
 
 def _host(run: Run, ranks: Ranks, started_by: StartedBy) -> tuple[HostFacts, str]:

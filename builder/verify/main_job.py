@@ -270,12 +270,9 @@ class _MainJob:
         images = self._images[task.name]
         if error:
             self._failed(images, task, error)
-        over = [*images, *(other.group for other in dropped if other.group)]
-        is_last = task.kind == self._last
-        if is_last or error:
-            for name in over:
+            for name in (*images, *(other.group for other in dropped if other.group)):
                 self._jobs[name].close()
-        if is_last and not error:
+        elif task.kind == self._last:
             self._finished(images[0])
 
     def _finished(self, name: str) -> None:
@@ -302,9 +299,9 @@ class _MainJob:
         first = images[0]
         for name in images:
             own = _as_error(self._run, name, error)
-            if isinstance(own, StepFailed) and self._run.settings.verbose and not self._elsewhere:
-                own.tail = ()  # its output was shown as it came
             if isinstance(own, StepFailed):
+                if self._run.settings.verbose and not self._elsewhere:
+                    own.tail = ()  # its output was shown as it came
                 own = with_log(own, self._run.settings.out / name)
             step = own.step if isinstance(own, StepFailed) else None
             if step and step.engine == Buildah.name:

@@ -120,8 +120,7 @@ def put_image(run: Run, spec: Spec, manifest: Manifest, kind: str) -> str:
     names = {
         *(MANIFEST, SBOM, EVIDENCE, CONTENTS, LOG, base_archive(image)),
         *(FILES[name] for name in manifest.artifacts),
-        *(name.partition("/")[0] for name in (*SPEC_FILES, *spec.files)),
-        *(source.in_context.partition("/")[0] for source in spec.sources),
+        *(*SPEC_FILES, "files"),
     }
     folder = run.settings.out / image.identifier
     tag = image_tag(run, image, manifest.inputs.base.key, kind)

@@ -41,7 +41,7 @@ def shell(
     if not name:
         return shell_in_image(folder, tools, argv, runner=runner)
     if name not in stages:
-        raise BadInput(f"unknown stage: {name}", hint=f"stages: {', '.join(stages) or 'none'}")
+        raise BadInput(f"unknown stage: {name}", hint=f"stages: {', '.join(stages)}")
     if step and step.engine != Buildah.name:
         raise MissingPrerequisite(
             f"{step.engine} built the stage {name}: only Buildah's stages can be entered",

@@ -121,7 +121,7 @@ def _altered(target: ProofTarget, name: str, tree: FormatTree) -> Iterator[str]:
         entry = entries.get(path)
         if entry is None:
             yield f"{name}: /{FOLDER}{path} is missing"
-        elif entry.kind != "file" or entry.content != target.harness.get(path):
+        elif entry.content != target.harness.get(path):
             yield f"{name}: /{FOLDER}{path} differs from the builder's"
 
 

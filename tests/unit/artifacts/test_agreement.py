@@ -257,7 +257,7 @@ def test_all_that_believes_a_manifest_asks_its_evidence(project: Path) -> None:
         folder / NAME,
         lambda one: one["predicate"]["configuration"][-1]["annotations"].update(outcome="failed"),
     )
-    assert proven_state(out, image, ImageGoal()).work == "verify"
+    assert proven_state(out, image, ImageGoal(), {}).work == "verify"
     manifest, _ = loaded(folder)
     assert "failed in its details" in "; ".join(ready(image, folder, manifest_from(manifest))[1])
     write_report(
@@ -298,11 +298,11 @@ def test_one_flipped_bit_is_not_unchanged(file: str, project: Path) -> None:
             (folder / "image.oci/blobs/sha256").iterdir(), key=lambda one: one.stat().st_size
         )
     edit(folder / "manifest.json", lambda one: one["inputs"].update(native_tools=""))
-    assert proven_state(out, image, ImageGoal()).work == "none"
+    assert proven_state(out, image, ImageGoal(), {}).work == "none"
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
     path.write_bytes(content)
-    state = proven_state(out, image, ImageGoal())
+    state = proven_state(out, image, ImageGoal(), {})
     assert (state.work, state.text.endswith("changed after the build")) == ("build", True)
 
 
@@ -311,11 +311,11 @@ def test_evidence_of_other_bytes_is_not_unchanged(project: Path) -> None:
     folder = out / image.identifier
     edit(folder / "manifest.json", lambda one: one["inputs"].update(native_tools=""))
     (folder / NAME).write_bytes((folder / NAME).read_bytes() + b"\n")
-    state = proven_state(out, image, ImageGoal())
+    state = proven_state(out, image, ImageGoal(), {})
     assert state.work == "verify"
     assert state.text.endswith(f"{NAME}: its digest differs from manifest.json")
     edit(folder / "manifest.json", lambda one: one.update(outcome="failed"))
-    state = proven_state(out, image, ImageGoal())  # what the manifest says comes first
+    state = proven_state(out, image, ImageGoal(), {})  # what the manifest says comes first
     assert (state.work, state.text) == ("verify", "to verify: failed")
 
 

@@ -30,6 +30,12 @@ from builder.verify.reproduction import Comparison, build_again
 
 Capture = pytest.CaptureFixture[str]
 LIBC = {"name": "libc", "version": "2.35"}
+STATUS = """\
+Package: libc
+Status: install ok installed
+Architecture: amd64
+Version: 2.36
+"""
 IMAGE = "hpc-base-1.0-debian13-openmpi5.0-x86_64"
 CELL = {
     "recipe": "hpc-base",
@@ -167,12 +173,13 @@ def test_an_image_is_built_again_in_a_home_of_its_own(
     assert (used.cache, used.verify, used.jobs) == (False, False, 3)
 
     def other(_image: PlannedImage, target: Path, *, log: Path) -> None:
-        exported(target, [a_file("etc/name", log.name)], config={}, history=[])
+        files = [a_file("etc/name", log.name), a_file("var/lib/dpkg/status", STATUS)]
+        exported(target, files, config={}, history=[])
 
     monkeypatch.setattr(site.engine, "export", other)
     differs = again.compare()
     assert (differs.is_same, differs.before) == (False, {"oci": digest})
-    assert differs.packages == ["libc none, not 2.35"]
+    assert differs.packages == ["libc 2.36, not 2.35"]
     assert [(one.where, one.path) for one in differs.differences] == [("layer 1", "/etc/name")]
 
 
@@ -196,6 +203,11 @@ def test_what_differs_from_the_manifest_is_not_built_again(
     start_layout(again.folder / "image.oci")
     finish_layout(again.folder / "image.oci", {"config": {}}, [])
     with pytest.raises(BadInput, match=", but the manifest says sha256:"):
+        again.compare()
+    layout = again.manifest.artifacts["oci"]
+    artifacts = dict.fromkeys(("sif", "charliecloud"), layout)
+    again.manifest = replace(again.manifest, artifacts=artifacts)
+    with pytest.raises(BadInput, match=r"image\.tar\.gz: the manifest names this artifact, but it"):
         again.compare()
     assert again.settings == []
 

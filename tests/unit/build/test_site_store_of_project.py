@@ -7,6 +7,7 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from manifest_samples import record
@@ -16,6 +17,7 @@ from test_store import FakeProcesses, ensured, fake_processes, own_keyrings  # n
 
 from builder.artifacts.manifests import read_manifest, write_manifest
 from builder.build.engines import Tools
+from builder.build.mirror import DebianMirror
 from builder.build.native.files import digest_of, entries_of, fold, unfold
 from builder.build.run import BuildSettings, Run
 from builder.build.site_store import place_of, site_store
@@ -260,6 +262,8 @@ def test_a_verified_image_comes_with_its_evidence(
         no_mirror.setattr(shared_images, "find_mirror", raising(MissingPrerequisite("no mirror")))
         assert take_images(run, [spec], jobs=1) == [spec]
         assert find_packed(run, image) == ""
+        mirror = DebianMirror(main="http://mirror.example/debian", security="")
+        assert take_image(dataclasses.replace(run, mirror=mirror), image)
     assert take_image(run, image)
     assert read_manifest(old) == manifest
     assert [path.name for path in (old / "evidence").iterdir()] == ["oci.json"]
@@ -277,22 +281,37 @@ def test_an_image_on_a_registrys_base_has_no_base_of_this_machine(
     )
     spec = site.specs()[0]
     run, kept = run_of(site, "out2"), site.root / "out" / spec.image.identifier
-    kept.mkdir(parents=True)
+    shared = ["Dockerfile", "files/run-checks", "manifest.json"]
+    for name in (*shared, "of/nobody"):
+        (kept / name).parent.mkdir(parents=True, exist_ok=True)
+        (kept / name).touch()
     manifest = record({"image": spec.image.identifier})
-    write_manifest(kept, manifest, ())
     run.settings.out.mkdir()
+    put_image(run_of(site, "out"), spec, manifest, "image")
+    assert not take_image(run, spec.image), "without a manifest it is no image"
+    write_manifest(kept, manifest, ())
     packed = put_image(run_of(site, "out"), spec, manifest, "packed")
     assert find_packed(run, spec.image) == packed != ""
     put_image(run_of(site, "out"), spec, manifest, "image")
     folders, take = list[Path](), SiteStore.take
+    moved, move = list[str](), shutil.move
 
     def noting(store: SiteStore, tag: str, folder: Path) -> bool:
         folders.append(folder)
         return take(store, tag, folder)
 
+    def moving(path: Path, to: Path) -> None:
+        moved.append(path.name)
+        move(path, to)
+
     monkeypatch.setattr(SiteStore, "take", noting)
+    monkeypatch.setattr(shared_images, "shutil", SimpleNamespace(move=moving))
     shutil.rmtree(site.home.path)
     assert take_image(run, spec.image)
+    assert (len(moved), moved[-1]) == (3, "manifest.json")
+    taken = run.settings.out / spec.image.identifier
+    files = (path for path in taken.rglob("*") if path.is_file())
+    assert sorted(str(path.relative_to(taken)) for path in files) == shared
     assert [(one.parent, one.name[:11]) for one in folders] == [(site.home.work, "site-store-")]
 
 
@@ -306,8 +325,12 @@ def test_finished_images_are_taken_before_anything_is_built(site: Site) -> None:
         verified = dataclasses.replace(manifest, outcome="verified")
         share_image(run_of(site, "out"), spec, verified)
     other = on_another_machine(site, "second")
+    without, specs = run_of(other, "out2"), other.specs()
+    assert take_images(without, specs, jobs=2) == specs
+    share_image(without, specs[0], verified)
+    assert other.said.getvalue() == "", "nothing is said of a store that there is not"
     with_store(other)
-    run, specs = run_of(other, "out2"), other.specs()
+    run = run_of(other, "out2")
     run.settings.out.mkdir()
     assert take_images(dataclasses.replace(run, settings=uncached(run)), specs, jobs=2) == specs
     held = specs[0].image.identifier

@@ -34,6 +34,7 @@ from builder.plan.keys import declared_stages
 from builder.system.files import write_atomically
 from builder.system.home import Home
 from builder.system.host_facts import host_facts
+from builder.system.locks import locked_now
 from builder.system.process import Processes
 from builder.system.terminal import Progress
 from builder.verify.main_job import Results, run_job
@@ -83,7 +84,8 @@ class FakeEngine:
 
     def export(self, name: str, target: Path, *, log: Path) -> None:
         del log
-        exported(target, [a_file("etc/name", self.images[name])], config={}, history=[])
+        files = [a_file("etc/name", self.images[name]), a_file("opt/build-images/bin/mpi", "")]
+        exported(target, files, config={}, history=[])
 
     def load(self, folder: Path, name: str, *, log: Path) -> None:
         del log
@@ -213,6 +215,8 @@ def test_a_shared_stage_is_built_once_and_again_only_without_cache(site: Site) -
     known = json.loads((site.home.path / "durations.json").read_text())
     assert "fake stage core-development-debian13-x86_64" in known
     assert "fake image one-1.0-debian13-x86_64" in known
+    assert known == {label: round(seconds, 2) for label, seconds in known.items()}
+    assert "fake base debian13 x86_64" not in known, "it was there before"
     assert site.job().exit_code == 0
     assert site.built() == []
     [path] = site.home.stages.glob("one-development-*/*.json")
@@ -363,6 +367,10 @@ def test_a_failed_stage_stops_what_is_made_from_it_and_nothing_else(site: Site) 
         assert f"log: {log}" in text
         assert "AS core-development" in log.read_text()
         assert not (log.parent / "manifest.json").exists()
+    assert "core-1.0-debian13-x86_64: failed, the build failed at: RUN a" in site.said.getvalue()
+    [core, one] = map(str, site.job(verbose=True).errors.values())
+    assert "| oh" not in core, "it was shown as it came"
+    assert "log: " in core
 
 
 @pytest.mark.parametrize(
@@ -381,14 +389,17 @@ def test_a_failed_step_is_known_by_its_place(
         [part] = [one for one in read_dockerfile(spec.dockerfile).parts if one.name == "RUN"]
         instruction = f"RUN   {part.value}"
     error = StepFailed(
-        "the build failed at: it", step=BuildStep(instruction=instruction, number=number)
+        "the build failed at: it",
+        hint="ask" if where else "",
+        step=BuildStep(instruction=instruction, number=number),
     )
     site.engine.fails = {word: error}
     hints, name = list[str](), spec.image.identifier
     for site.engine.name in ("docker", "buildah"):
         [failed] = site.job().errors.values()
         hints.append(failed.hint)
-    assert hints == ["", f"a shell before this step: build-images shell {name}"]
+    shell = f"a shell before this step: build-images shell {name}"
+    assert hints == (["ask", f"ask; {shell}"] if where else ["", shell])
     assert isinstance(failed, StepFailed)
     assert failed.message == "the build failed at: it" + (f"\n  {where}" if where else "")
     assert failed.step
@@ -430,12 +441,17 @@ def test_a_bug_that_one_image_meets_does_not_end_the_others(
 ) -> None:
     export = site.engine.export
 
+    free = list[bool]()
+
     def breaks(name: str, target: Path, *, log: Path) -> None:
         assert not site.engine.images[name].startswith("one-"), "so it is"
+        with locked_now(site.home.work, "one-1.0-debian13-x86_64-fake") as is_free:
+            free.append(is_free)
         export(name, target, log=log)
 
     monkeypatch.setattr(site.engine, "export", breaks)
-    results = site.job()
+    results = site.job(jobs=1)
+    assert free[-1], "another builder may build the image that failed"
     assert results.exit_code == 1
     assert len(results.manifests) == 2
     assert "unexpected AssertionError: so it is" in str(results.errors["one-1.0-debian13-x86_64"])

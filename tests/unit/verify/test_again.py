@@ -89,7 +89,9 @@ def test_what_the_command_says(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
+    shown = "oci/mpi: 4 ranks\n  | a\n" if (outcome, state) == ("failed", "verified") else ""
     checks = {"oci": {"check": "mpi", "outcome": outcome, "reason": "4 ranks"}}
+    checks["oci"]["output"] = "a" if shown else ""
     found = proven_now(record(MANIFEST), checks, outcome=state, proven_on_gpu=False)
     done = Verified(record=found, runs=("oci",), untried=untried)
     monkeypatch.setenv("BUILD_IMAGES_HOME", str(tmp_path / "home"))
@@ -100,7 +102,7 @@ def test_what_the_command_says(
     out, err = capsys.readouterr()
     checked = f"  oci          mpi              {outcome:8} 4 ranks\n"
     end = "".join(f"  {name}          not tried: {reason}\n" for name, reason in untried.items())
-    assert out == f"{found.image}: {state}  not proven on a GPU\n{checked}{end}"
+    assert out == f"{found.image}: {state}  not proven on a GPU\n{checked}{end}{shown}"
     assert ("  sif: no apptainer" in err) is (code == 4)
     assert main(["verify", str(tmp_path), "--json"]) == code
     assert json.loads(capsys.readouterr().out) == write(found)
@@ -181,6 +183,8 @@ def test_emulated_is_what_one_of_the_kept_outcomes_is(before: Manifest) -> None:
 def test_an_image_that_was_built_emulated_and_never_checked_is_emulated() -> None:
     unchecked = replace(record(MANIFEST), emulated=True, emulated_build=True, emulated_runs=())
     assert with_emulation(unchecked, unchecked, {"sif-mpi-hybrid-srun": False}).emulated is True
+    natively = replace(unchecked, emulated_build=False)
+    assert with_emulation(natively, natively, {"sif-mpi-hybrid-srun": False}).emulated is False
     native = then(unchecked, "oci", "passed")
     assert (native.emulated, native.emulated_build) == (False, True)
 
@@ -203,6 +207,7 @@ NOT_WITHHELD = {"check": "gpu-withheld", "outcome": "failed"}
         ({"oci": GPU}, {"sif": NOTHING}, True),
         ({"oci": GPU}, {"sif": NO_GPU}, False),
         ({"oci": NO_GPU, "sif": GPU}, {"oci-docker": GPU}, True),
+        ({"oci": GPU, "sif": GPU}, {"oci-docker": NO_GPU}, True),
         ({"oci": GPU, "sif": GPU}, {"oci-docker": BROKEN}, False),
         ({"oci": BROKEN, "sif": GPU}, {"oci": GPU}, True),
         ({"oci": GPU, "sif": GPU}, {"sif-2": NOT_WITHHELD}, False),

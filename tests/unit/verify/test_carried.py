@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from made_releases import images_of, make_images, make_project
 from manifest_samples import record
-from samples import ROOT, a_file, plan_of, tar_bytes
+from samples import ROOT, a_file, a_folder, plan_of, tar_bytes
 from test_check_outcomes import a_check, a_target
 
 from builder.artifacts.flatten import entries_of_tar
@@ -33,6 +33,7 @@ def tree_of(*scripts: str) -> FormatTree:
     import io  # noqa: PLC0415
 
     members = [a_file(f"{SCRIPTS[1:]}/{name}", mode=0o755) for name in scripts]
+    members.append(a_folder(f"{SCRIPTS[1:]}/90-folder"))  # which is no check
     return FormatTree(entries=comparable(entries_of_tar(io.BytesIO(tar_bytes(*members)))))
 
 
@@ -45,11 +46,13 @@ def scripts(found: ProofTarget) -> dict[str, str]:
 
 
 def test_an_emptied_list_of_checks_is_the_images_own() -> None:
-    found = with_carried(target(), [tree_of("10-architecture", "20-mpi")])
-    assert scripts(found) == {
-        "architecture": f"{SCRIPTS}/10-architecture",
-        "mpi": f"{SCRIPTS}/20-mpi",
-    }
+    found = with_carried(target(), [tree_of("10-architecture", "20-mpi", "30-gpu-blas", "40-gpus")])
+    assert [(check.name, check.script, check.needs, check.timeout_s) for check in found.checks] == [
+        ("architecture", f"{SCRIPTS}/10-architecture", (), 900),
+        ("mpi", f"{SCRIPTS}/20-mpi", (), 900),
+        ("gpu-blas", f"{SCRIPTS}/30-gpu-blas", ("gpu",), 900),
+        ("gpus", f"{SCRIPTS}/40-gpus", (), 900),
+    ]
 
 
 def test_a_script_is_the_one_in_the_image() -> None:

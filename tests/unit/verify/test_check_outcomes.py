@@ -158,7 +158,9 @@ def test_data_that_is_none_is_left_out(text: str, verify: Verify) -> None:
         (done("rank 0 of 1\n", 1), "rank 0 of 1"),
         (done("", 1, "no mpirun\n"), "no mpirun"),
         (done("", 3), "exit status 3"),
+        (done("------\n", 3), "------"),
         (done("no library\n------\n", 3), "no library"),
+        (done('no library\ndata: {"ranks": 4}\n', 3), "no library"),
         (done("------\n", 3, "heat: no library\n"), "heat: no library"),
         (done("so far so good\n", -9), "ended by SIGKILL; its last line: so far so good"),
         (
@@ -422,13 +424,13 @@ def an_outcome(outcome: str, check: str = "mpi") -> Outcome:
 
 
 def test_a_gpu_check_that_found_none_since_it_disappeared_was_not_skipped() -> None:
-    checks = (a_check("gpu", ("gpu",)), a_check("compute", ("gpu",)), a_check("mpi", ("mpi",)))
-    found = after_a_loss(
-        [an_outcome(PASSED, "gpu"), an_outcome(SKIPPED, "compute"), an_outcome(SKIPPED, "mpi")],
-        a_target(*checks),
-        "a GPU disappeared",
-    )
-    assert [one.outcome for one in found] == [PASSED, FAILED, SKIPPED]
+    names = ("gpu", "compute", "other")
+    checks = (*(a_check(name, ("gpu",)) for name in names), a_check("mpi", ("mpi",)))
+    other = dataclasses.replace(an_outcome(SKIPPED, "other"), data={"applies": False})
+    skipped = [an_outcome(SKIPPED, "compute"), an_outcome(SKIPPED, "mpi"), other]
+    outcomes = [an_outcome(PASSED, "gpu"), *skipped]
+    found = after_a_loss(outcomes, a_target(*checks), "a GPU disappeared")
+    assert [one.outcome for one in found] == [PASSED, FAILED, SKIPPED, SKIPPED]
     assert found[1].reason == "a GPU disappeared; check output: because"
 
 
@@ -446,6 +448,10 @@ def test_variables_that_depend_on_the_program_that_is_started_are_failed() -> No
         outcome = environment_in(FakeRunner(results), ENVIRONMENT, own=("CH_RUNNING",))
         assert outcome.outcome == FAILED
         assert "MODE depends on the program that is started: " in outcome.reason
+    results = {"sh": done(env("HOME=/tmp")), "cat": done("java.home=/a\0HOME=/x")}
+    outcome = environment_in(FakeRunner(results), {"java.home": "/a"}, own=())
+    assert outcome.outcome == PASSED, "no shell hands that on"
+    assert outcome.reason == "in /, with the image's variables and no others: none"
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,8 @@ import hashlib
 from pathlib import Path
 
 import pytest
-from samples import a_file, tar_bytes
+from made_formats import SifPart, write_sif
+from samples import a_file, a_link, tar_bytes
 from test_proving import Unpacks
 
 from builder.artifacts.tree import TreeEntry
@@ -125,15 +126,21 @@ def program_in(artifact_format: str, path: Path, tools: Tools) -> str:
     return program_digest(artifact, work=path.parent, tools=tools)
 
 
-def test_the_digest_of_the_ranks_program_in_a_tarball(
+def test_the_digest_of_the_ranks_program_in_an_artifact(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Tools, "which", lambda _tools, name: name)
-    tools = Tools(processes=Unpacks(b""), home=Home(path=tmp_path))
+    processes = Unpacks(tar_bytes(a_file(PROGRAM[1:], "program")))
+    tools = Tools(processes=processes, home=Home(path=tmp_path))
+    sif = write_sif(tmp_path / "image.sif", [SifPart(content=b"hsqs", arch=b"02")])
+    assert program_in("sif", sif, tools) == hashlib.sha256(b"program").hexdigest()
+    assert processes.options == ["--subdir", "opt/build-images/bin", "--keep-as-dir"]
     tarball = tmp_path / "image.tar.gz"
     for name, digest in ((PROGRAM, hashlib.sha256(b"program").hexdigest()), ("/opt/other", "")):
         tarball.write_bytes(gzip.compress(tar_bytes(a_file(f".{name}", "program"))))
         assert program_in("charliecloud", tarball, tools) == digest
+    tarball.write_bytes(gzip.compress(tar_bytes(a_link(PROGRAM[1:], "/bin/true"))))
+    assert program_in("charliecloud", tarball, tools) == ""
     tarball.write_bytes(gzip.compress(b"no tar"))
     assert program_in("charliecloud", tarball, tools) == ""
 

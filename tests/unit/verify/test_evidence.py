@@ -155,6 +155,7 @@ def test_evidence_says_what_emulated(tmp_path: Path) -> None:
     found = evidence(tmp_path, an_outcome(PASSED), emulator="qemu 11.1")
     run = found["predicate"]["configuration"][0]["annotations"]
     assert (run["emulated"], run["emulator"]) == (True, "qemu 11.1")
+    assert 'name="emulated" value="qemu 11.1"' in (tmp_path / "evidence/sif.xml").read_text()
 
 
 def test_evidence_says_which_gpus_it_was_found_on(tmp_path: Path) -> None:

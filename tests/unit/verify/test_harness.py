@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from samples import a_file, tar_bytes
+from samples import a_file, a_folder, tar_bytes
 from test_check_outcomes import a_check, a_target
 
 from builder.artifacts.flatten import entries_of_tar, flattened
@@ -32,19 +32,22 @@ SPECS = {name: digest_of(text.encode()) for name, text in (FILES | OTHERS).items
 TARGET = a_target(a_check(), harness=harness_of(SPECS))
 
 
-def tree(changes: Mapping[str, str | None]) -> FormatTree:
-    """An image with the harness, a compiled program, and with other texts, or without a file."""
+def tree(changes: Mapping[str, str | None], *folders: str) -> FormatTree:
+    """An image with the harness and a compiled program, changed, and with further folders."""
     texts = {**FILES, "files/bin/mpi": "a program", **changes}
     members = [
         a_file(name.replace("files/", "opt/build-images/"), text)
         for name, text in texts.items()
         if text is not None
     ]
+    members += [a_folder(f"opt/build-images/{name}") for name in folders]
     return FormatTree(entries=comparable(entries_of_tar(io.BytesIO(tar_bytes(*members)))))
 
 
 def test_the_builders_bytes_are_no_finding() -> None:
-    assert altered_harness(TARGET, {"oci": tree({}), "sif": tree({})}) == ()
+    assert altered_harness(TARGET, {"oci": tree({}), "sif": tree({}, "src/more")}) == ()
+    [outcome] = altered_harness(TARGET, {"sif": tree({}, "checks/more")})
+    assert outcome.reason == "sif: /opt/build-images/checks/more differs from the builder's"
 
 
 @pytest.mark.parametrize(

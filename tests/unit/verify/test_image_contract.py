@@ -135,6 +135,9 @@ WITHOUT: Mapping[str, Callable[[Path], Path]] = {
     "an OCI layout with numbers": lambda root: layout(root, dict.fromkeys(LABELS, 1)),
     "an OCI layout without labels": lambda root: layout(root, None),
     "a tarball": lambda root: tarball(root / "image.tar.gz"),
+    "a tarball with a folder of its name": lambda root: tarball_of(
+        root, gzip.compress(tar_bytes(a_folder("opt/build-images/host-contract.json")))
+    ),
     "a folder": unpacked_without,
     "a folder of a merged system": lambda root: unpacked_without(root, "usr/bin"),
     "a folder of Charliecloud": lambda root: unpacked_without(root, "ch"),

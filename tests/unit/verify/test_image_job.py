@@ -17,13 +17,14 @@ from test_proving import HOST
 from test_stages import CORE, ONE, Site, made_site  # noqa: F401 - a fixture
 
 from builder import __version__
+from builder.artifacts.manifests import ImageState
 from builder.build.executor import ThreadExecutor
 from builder.build.run import BuildSettings
 from builder.build.schedule import Attempt
 from builder.build.stages import RunStages
 from builder.build.tasks import Task
 from builder.build.workers import Pool, Requirement, Worker
-from builder.model.errors import MissingPrerequisite
+from builder.model.errors import MissingPrerequisite, StepFailed
 from builder.model.package_indices import IndexState
 from builder.verify.main_job import run_job
 from builder.verify.runners import RUNNERS
@@ -115,6 +116,7 @@ def test_what_was_built_before_is_only_verified(
     first = site.job().manifests[IMAGE]
     assert (first.outcome, first.emulated, first.emulated_build) == ("built", True, True)
     assert first.proven_on_gpu is None
+    assert first.durations_s.keys() == {"base", "build", "oci", "stages"}
     assert site.built()
     with monkeypatch.context() as patch:
         patch.setattr(ProofTarget, "needs_gpu", property(lambda _: True))
@@ -144,6 +146,10 @@ def test_what_was_built_before_is_only_verified(
     assert json.loads((folder / "manifest.json").read_text())["emulated_runs"] == ["oci"]
     evidence = json.loads((folder / "evidence/oci.json").read_text())
     assert evidence["predicate"]["configuration"][0]["annotations"]["emulator"] == "qemu"
+    results["sh"] = done(env("HOME=/tmp", directory="/"))
+    state = ImageState(work="build", text="")  # as it was before another builder made it
+    monkeypatch.setattr("builder.verify.main_job.state_of_image", lambda *_: state)
+    assert site.job(verify=True).manifests[IMAGE].outcome == "verified", "not what failed"
 
 
 def test_an_image_that_this_machine_cannot_verify_is_not_finished(
@@ -201,7 +207,9 @@ class Elsewhere(ThreadExecutor):
 
 @pytest.mark.parametrize("verify", [True, False])
 @pytest.mark.usefixtures("results")
-def test_an_image_is_made_by_workers(verify: bool, site: Site) -> None:
+def test_an_image_is_made_by_workers(
+    verify: bool, site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
     site.recipes, site.host = [ONE_ALONE], HOST
     (site.root / "out").mkdir()
     settings = BuildSettings(
@@ -232,3 +240,11 @@ def test_an_image_is_made_by_workers(verify: bool, site: Site) -> None:
     results = run_job(site.run(settings), site.specs(), jobs=1, elsewhere=again)
     assert (list(results.manifests), again.started) == ([IMAGE], [])
     assert said(site).endswith(f"{IMAGE}: unchanged, {image.outcome}\n")
+
+    def breaks(_kind: str) -> None:
+        raise StepFailed("the build failed", tail=["oh"])
+
+    monkeypatch.setattr(again, "_carry_out", breaks)
+    verbose = site.run(dataclasses.replace(settings, verbose=True, cache=False))
+    [error] = run_job(verbose, site.specs(), jobs=1, elsewhere=again).errors.values()
+    assert "| oh" in str(error), "what workers print is not shown as it comes"

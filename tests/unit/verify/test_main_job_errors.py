@@ -133,13 +133,18 @@ def test_memory_that_is_free_is_read_of_the_kernel(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("jobs", "at_once", "emulated", "groups"),
-    [(1, 1, 1, 8), (2, 3, 2, 8), (3, 4, 3, 12), (8, 12, 4, 32)],
+    ("jobs", "at_once", "cores", "emulated", "groups"),
+    [(1, 1, 4, 1, 8), (2, 3, 4, 2, 8), (3, 4, 4, 3, 12), (8, 12, 4, 4, 32), (8, 12, None, 1, 32)],
 )
 def test_half_as_many_tasks_again_pack_and_verify_meanwhile(
-    jobs: int, at_once: int, emulated: int, groups: int, monkeypatch: pytest.MonkeyPatch
+    jobs: int,
+    at_once: int,
+    cores: int | None,
+    emulated: int,
+    groups: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("os.cpu_count", lambda: 4)
+    monkeypatch.setattr("os.cpu_count", lambda: cores)
     monkeypatch.setattr(main_job, "_free_memory", lambda: 1000)
     limits = main_job.limits_of(jobs)
     assert (limits.tasks, limits.builds, limits.emulated) == (at_once, jobs, emulated)
@@ -151,7 +156,7 @@ def test_what_each_task_needs(site: Site, monkeypatch: pytest.MonkeyPatch) -> No
     lines, free = list[str](), iter([3, 2, 0, 5] * 3)
     site.host, site.recipes = HOST, [CORE]
     site.job(out="built")
-    (site.home.path / "durations.json").unlink()
+    (site.home.path / "durations.json").write_text('{"fake pack core-1.0-debian13-x86_64": 7.5}')
 
     def run_all(
         tasks: list[Task], executor: Executor, *, free_disk: Callable[[], int], **_: Any

@@ -233,6 +233,14 @@ CASES: dict[str, tuple[Callable[[Made], object], str]] = {
         ),
         "10-docker2singularity.sh does not set exactly",
     ),
+    "no variables in the SIF": (
+        lambda made: made.sif.pop(f"{ENV}/10-docker2singularity.sh"),
+        "10-docker2singularity.sh does not set exactly the image's variables: []",
+    ),
+    "no settings": (
+        lambda made: made.config.pop("config"),
+        "sif: its Cmd is ['/bin/bash'], but None in the OCI layout",
+    ),
     "a script more": (
         with_sif(f"{ENV}/91-more.sh", "true"),
         "91-more.sh is a file that Apptainer does not write",
@@ -361,6 +369,9 @@ def test_one_format_alone_is_held_against_its_contract(tmp_path: Path) -> None:
     spoilt = {"sif": FormatTree(entries={}, contents=contents)}
     found = metadata_faults(dataclasses.replace(image, trees=spoilt))
     assert any("labels differ from" in one for one in found)
+    lacking = dataclasses.replace(image, trees={"charliecloud": FormatTree(entries={})})
+    fault = "charliecloud: /ch/environment does not have the variables of the image"
+    assert metadata_faults(lacking) == [fault]
 
 
 def test_formats_with_equal_trees_fail_for_what_they_say(tmp_path: Path) -> None:

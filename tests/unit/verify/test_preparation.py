@@ -6,13 +6,14 @@ import dataclasses
 import io
 import os
 import platform
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 
 import pytest
 from samples import base, image
 from test_doctor import Machine, docker_says, machine  # noqa: F401 - one is a fixture
 
 from builder.build import native
+from builder.build.engines import Tools
 from builder.build.run import BuildSettings, Run
 from builder.model import Bootstrap, Plan
 from builder.model.errors import MissingPrerequisite
@@ -41,6 +42,7 @@ def prepared(
     verbose: bool = False,
     todo: int = 1,
     mirrors: tuple[str, ...] = (),
+    known: preparation.ExaminedMachine | None = None,
 ) -> tuple[Run, str]:
     """The run for one image for ppc64le, and what was said while it was prepared."""
     bootstrap = base().bootstrap
@@ -60,15 +62,24 @@ def prepared(
     with ExitStack() as held:
         plan = Plan(images=(planned,), left_out=())
         progress = Progress(stream=said, level=2)
-        run = preparation.prepare(options, progress, plan, todo=todo, held=held)
+        run = preparation.prepare(options, progress, plan, todo=todo, held=held, machine=known)
         if not todo:
             run.tools.processes.logged(["echo", "from a program"], log=machine.root / "log")
     return run, said.getvalue()
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="native tools are for x86_64 machines")
-def test_native_tools_are_required_where_steps_run_them(machine: Machine) -> None:  # noqa: F811
+def test_native_tools_are_required_where_steps_run_them(
+    machine: Machine,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Docker cannot lend them, and they can be turned off."""
+    asked = list[str]()
+
+    def version(_tools: Tools, name: str) -> str:
+        asked.append(name)
+        return "9.2.0"
+
     machine.handler(**LENT)
     with pytest.raises(MissingPrerequisite, match="patchelf"):
         prepared(machine)
@@ -78,7 +89,9 @@ def test_native_tools_are_required_where_steps_run_them(machine: Machine) -> Non
     assert "docker" in run.versions
     machine.program("patchelf", "patchelf 0.14.3")
     machine.program("qemu-ppc64le", "qemu-ppc64le version 9.2.0")
+    monkeypatch.setattr(Tools, "version", version)
     run, said = prepared(machine)
+    assert asked == ["qemu-ppc64le"], "the examination asked the others"
     assert "docker" not in run.versions
     versions = {"mmdebstrap": "1.3.5", "apptainer": "1.4.5", "ch-run": "0.31", "buildah": "1.28.2"}
     assert run.versions == {**versions, "qemu": "9.2.0"}
@@ -90,6 +103,11 @@ def test_it_is_said_that_steps_are_emulated_whole(machine: Machine) -> None:  # 
     hint = "the kernel's handler is not from set-up"
     assert hint in prepared(machine)[1]
     assert hint not in prepared(machine, native_tools=False)[1]
+    known = preparation.ExaminedMachine(
+        engine="buildah", diagnosis=machine.examine(), versions={"buildah": "1.2"}
+    )
+    run, said = prepared(machine, known=known)
+    assert (run.versions, hint in said) == ({"buildah": "1.2"}, True)
 
 
 def test_where_nothing_is_to_be_done_nothing_is_required(machine: Machine) -> None:  # noqa: F811
@@ -104,9 +122,13 @@ def test_where_nothing_is_to_be_done_nothing_is_required(machine: Machine) -> No
 def test_a_base_that_is_not_in_the_store_has_to_be_made(
     offline: bool,
     machine: Machine,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     (machine.bin / "mmdebstrap").unlink()
     with pytest.raises(MissingPrerequisite, match="mmdebstrap"):
+        prepared(machine, native_tools=False, offline=offline)
+    monkeypatch.setattr(preparation, "kept_base", lambda *_, **__: "one of another day")
+    with nullcontext() if offline else pytest.raises(MissingPrerequisite, match="mmdebstrap"):
         prepared(machine, native_tools=False, offline=offline)
 
 

@@ -88,6 +88,7 @@ class Unpacks(Processes):
 
     @contextlib.contextmanager
     def reading_from(self, argv: Sequence[Any]) -> Iterator[IO[bytes]]:
+        self.options = argv[1:-1]
         if argv[0] == "sqfs2tar":
             yield io.BytesIO(self._of_sif)
         else:
@@ -287,11 +288,15 @@ def test_formats_that_differ_fail_all_of_them(machine: Machine) -> None:
     [
         ("image.tar.gz", "incomplete charliecloud artifact"),
         ("image.sif", "image.sif"),
+        ("image.oci", "incomplete oci artifact"),
     ],
 )
 def test_an_artifact_that_is_damaged_is_not_equal(name: str, reason: str, machine: Machine) -> None:
-    (machine.folder / name).write_bytes((machine.folder / name).read_bytes()[:30])
+    path, packed = machine.folder / name, machine.artifacts["oci"].digest
+    [path] = read_layout(path).layers if path.is_dir() else [path]
+    path.write_bytes(path.read_bytes()[:30])
     proof = machine.prove()
+    assert proof.record.artifacts["oci"].digest == packed
     assert equal_of(proof).outcome == "failed"
     assert reason in equal_of(proof).reason
 
@@ -326,9 +331,14 @@ def test_a_gpu_that_disappears_ends_what_needs_it(
     monkeypatch.setattr("builder.verify.proof.host_facts", lambda: gpu)
     control = dataclasses.replace(check, name="gpu-control")
     machine.results["apptainer"] = {**RIGHT, "/opt/build-images/checks/gpu-control": done("no")}
-    proof = machine.prove("apptainer", target=dataclasses.replace(target, checks=(control,)))
-    assert "gpu-withheld" in [one.check for one in proof.record.checks["sif"]]
+    target = dataclasses.replace(target, checks=(control,))
+    proof = machine.prove("apptainer", target=target)
+    lacked = {one.check: one.lacked_gpu for one in proof.record.checks["sif"]}
+    assert (lacked["gpu-control"], lacked["gpu-withheld"]) == (False, False)
     assert [container.gpu for container in machine.opened] == [True, True, False]
+    machine.run = dataclasses.replace(machine.run, host=HOST)
+    proof = machine.prove("apptainer", target=target)
+    assert [one.check for one in proof.record.checks["sif"] if one.lacked_gpu] == ["gpu-control"]
 
 
 def test_what_was_pulled_is_proven_by_its_own_checks(machine: Machine) -> None:
@@ -405,13 +415,19 @@ def test_a_finished_image_is_proven_again(machine: Machine, manifest: dict[str, 
     assert json.loads(written) == as_json(verified.record)
     with opened(machine.folder, machine.run.tools) as image:
         assert image.manifest == json.loads(written)
+        assert [*image.target.harness] == ["checks/10-hello"]
     without = {key: value for key, value in json.loads(written).items() if key != "digests"}
     compare(machine, as_text(without), "again.json")
     for name, digest in verified.record.digests.items():
         assert file_digest(machine.folder / name) == digest
     assert {*verified.record.evidence} <= verified.record.digests.keys()
+    assert (machine.folder / "contents.json.gz").is_file()
     for container in machine.opened:
         assert not container.artifact.exists(), "what was proven is a copy, which is gone"
+        assert container.artifact.parent.name.startswith("verify-"), "which `gc` removes"
+    write(machine, {**manifest, "inputs": {}})  # as earlier versions wrote it
+    with opened(machine.folder, machine.run.tools) as image:
+        assert image.target.harness == {}
     assert not [*(machine.folder / "home/work").iterdir()]
 
 

@@ -35,6 +35,7 @@ OPEN_MPI = ImageMpi(
     family=facts.MPI_FAMILIES["openmpi"], version="4.1", soname="libmpi.so.40", pmix="3.2"
 )
 MPICH = ImageMpi(family=facts.MPI_FAMILIES["mpich"], version="4.0", soname="libmpi.so.12")
+OF_HOST = ImageMpi(family=facts.MPI_FAMILIES["intelmpi"], version="2021.13", soname="libmpi.so.12")
 ORTE = "mpirun (Open MPI) 4.1.4\n\nReport bugs to http://www.open-mpi.org/community/help/\n"
 HYDRA = "HYDRA build details:\n    Version:                                 4.0.2\n"
 INTEL = "Intel(R) MPI Library for Linux* OS, Version 2021.13 Build 20240701\n"
@@ -445,6 +446,7 @@ def test_ranks_that_are_whole_pass(judge: Judge, monkeypatch: pytest.MonkeyPatch
     assert "mpirun --map-by ppr:2:node" in started_by.command
     assert "CONTAINER" in started_by.command
     assert "PYTHONPATH" not in started_by.command
+    assert judge(image={"arch": "s390x"})[0].outcome == PASSED, "the image's own MPI is emulated"
 
 
 @pytest.mark.parametrize(("name", "is_kept"), [("n1", True), ("n2", False)])
@@ -561,13 +563,10 @@ def test_ranks_that_were_given_no_nodes_say_nothing_of_the_image(
             {"start": start(nodes=2, bind="/nonexistent/mpi")},
             "/nonexistent/mpi: no such folder on this host",
         ),
+        ({"mpi": OF_HOST}, "the image has no MPI of its own: bind the host's Intel MPI 2021.13"),
         (
-            {
-                "mpi": ImageMpi(
-                    family=facts.MPI_FAMILIES["intelmpi"], version="2021.13", soname="libmpi.so.12"
-                )
-            },
-            "the image has no MPI of its own: bind the host's Intel MPI 2021.13",
+            {"mpi": OF_HOST, "start": start(nodes=2, bind="auto")},
+            "this host's mpirun is Open MPI 4.1.4, but the image has Intel MPI 2021.13",
         ),
     ],
 )

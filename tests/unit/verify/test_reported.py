@@ -54,6 +54,8 @@ def test_the_ranks_that_were_asked_for_pass() -> None:
         (printed(ranks=3), "3 ranks reported, expected 4"),
         (printed(ranks_by_host={"n1": 3}), "expected all 4 on one host"),
         (printed(ranks_by_host={"n1": 2, "n2": 2}), "expected all 4 on one host"),
+        (printed(ranks_by_host=4), "the ranks were on 4, expected all 4 on one host"),
+        (printed(library=5), "the library is 5, expected Open MPI v5.0"),
         (printed(library="Open MPI v5.01"), "the library is Open MPI v5.01"),
         (printed(library="MPICH 4.2.1"), "expected Open MPI v5.0"),
         (printed(transport=None), "did not report their transport"),
@@ -82,8 +84,13 @@ def test_equal_formats_are_counted_in_words(number: int, count: str) -> None:
 def test_a_pulled_image_says_no_number_and_one_rank_is_none() -> None:
     two = printed(ranks=2, ranks_by_host={"n1": 2})
     assert result_of(two, asked=AskedRanks())[0] == PASSED
-    alone = printed(ranks=1, ranks_by_host={"n1": 1})
-    assert result_of(alone, asked=AskedRanks())[0] == FAILED
+    for fault, changes in (
+        ("1 ranks reported, expected at least 2", {"ranks": 1, "ranks_by_host": {"n1": 1}}),
+        ("4 ranks reported, expected at least 2", {"ranks": "4"}),
+        ("the library is None, expected a name", {"library": None}),
+    ):
+        outcome = result_of(printed(**changes), asked=AskedRanks())
+        assert outcome == (FAILED, f"exit status 0, but {fault}")
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,7 @@ def prepared_runs(site: Site, monkeypatch: pytest.MonkeyPatch) -> list[Plan]:
     def prepare(
         options: BuildSettings, progress: Progress, plan: Plan, *, todo: int, held: ExitStack
     ) -> Run:
-        assert todo, "without anything to do, nothing that is missing would be said"
+        assert todo == 1, "one at a time; without any, nothing that is missing would be said"
         del held
         plans.append(plan)
         tools = Tools(processes=Processes(), home=site.home)

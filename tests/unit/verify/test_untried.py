@@ -105,11 +105,11 @@ def test_what_doctor_misses_comes_first(container: Container, lacking: list[str]
 def test_what_doctor_misses_is_named(container: Container, monkeypatch: pytest.MonkeyPatch) -> None:
     def lacking_for(diagnosis: object, *asked: str) -> list[Any]:
         items = [("user namespaces", "none"), *[(name, "missing") for name in asked]]
-        assert diagnosis is container.tools
+        assert diagnosis == container.tools.processes
         return [SimpleNamespace(title=title, text=text) for title, text in items]
 
     monkeypatch.setattr(machine_faults, "_lacking", LACKING)
-    monkeypatch.setattr(machine_faults, "examined", lambda tools: tools)
+    monkeypatch.setattr("builder.host.doctor.examine", lambda processes, **_: processes)
     monkeypatch.setattr(machine_faults, "lacking_for", lacking_for)
     found = machines_fault(kind(Ends(0)), container, "ppc64le", outcomes(FAILED))
     assert found == "user namespaces: none; apptainer: missing; ppc64le: missing"
@@ -176,12 +176,15 @@ def test_the_control_is_an_artifact_of_the_format(
     assert {path.name for path in container.work.iterdir()} == {"program", "script"}
     monkeypatch.setattr(machine_faults, "_STATIC", (script,))
     assert runs_nothing(kind(Ends(1)), container) == ""  # nobody can tell
+    monkeypatch.setattr(machine_faults, "_STATIC", (program,))
+    monkeypatch.setattr("platform.machine", lambda: "unheard-of")
+    assert runs_nothing(kind(Ends(1)), container) == ""
 
 
 def test_what_was_not_tried_is_exit_code_4() -> None:
     error = not_tried("tiny", {"oci": INSUFFICIENT})
     assert error.exit_code == 4
-    assert f"  oci: {INSUFFICIENT}" in str(error)
+    assert f"Not run, not recorded:\n  oci: {INSUFFICIENT}\n" in str(error)
 
 
 def test_a_failure_is_one_of_the_runs_that_were_tried() -> None:
