@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import functools
 import io
+import itertools
 import posixpath
 import re
 import sys
@@ -129,8 +130,7 @@ class PythonFolder:
         seen = set(waiting)
         while waiting:
             for name, _ in self.imported(waiting.pop()):
-                parts = name.split(".")
-                stems = ["/".join(parts[:count]) for count in range(1, len(parts) + 1)]
+                stems = [*itertools.accumulate(name.split("."), posixpath.join)]
                 files = {file for stem in stems for file in (f"{stem}.py", f"{stem}/__init__.py")}
                 new = (files & self._paths) - seen
                 waiting += new

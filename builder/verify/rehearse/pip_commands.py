@@ -35,7 +35,7 @@ _WITH_VALUE = (
 # pip accepts manylinux_X_Y wheels since 20.3: https://pip.pypa.io/en/stable/news/
 _PERENNIAL = (20, 3)
 # Legacy names, their glibc (PEP 513, 571 and 599), and the first pip that accepts them.
-_LEGACY = (("manylinux2014", 17, (19, 3)), ("manylinux2010", 12, (19, 0)), ("manylinux1", 5, (0,)))
+_LEGACY = (("manylinux2014", 17, (19, 3)), ("manylinux2010", 12, (19, 0)), ("manylinux1", 5, ()))
 # No older wheels are made for ppc64le and aarch64: https://github.com/pypa/manylinux
 _FIRST_GLIBC = {"x86_64": 5}
 _FIRST_GLIBC_ELSEWHERE = 17
@@ -157,7 +157,7 @@ def pip_installs(steps: Iterable[Step], system: PythonTarget) -> Iterator[PipIns
 
 def _new_environments(step: Step, system: PythonTarget) -> Iterator[tuple[str, PythonTarget]]:
     """Yield the environment that Miniconda's installer makes in a step; venv's have `system`."""
-    if "-p" in step.argv and (match := _MINICONDA.search(" ".join(step.argv))):
+    if "-p" in step.argv and (match := _MINICONDA.search(str(step.argv))):
         prefix = step.argv[step.argv.index("-p") + 1]
         python = replace(system, python=f"{match[1]}.{match[2]}.0").upgraded()
         yield posixpath.normpath(prefix), python

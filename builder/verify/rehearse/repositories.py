@@ -88,7 +88,7 @@ def _primary(index: bytes) -> tuple[str, str, str]:
         elif place == (*_OF_INDEX, "checksum"):
             algorithm, checksum = _CHECKSUMS.get(attributes.get("type", ""), ""), text
         elif place == _OF_INDEX and attributes.get("type") == "primary":
-            if not algorithm or "://" in path or {"", ".."} & {*path.split("/")}:
+            if not algorithm or {"", ".."} & {*path.split("/")}:
                 raise Unavailable(f"{_INDEX} names no usable list of packages")
             return path, algorithm, checksum
     raise Unavailable(f"{_INDEX} names no list of packages")

@@ -123,7 +123,7 @@ def arguments_of(words: Sequence[str], with_value: Collection[str] = ()) -> Argu
             values.setdefault(word, []).append(next(rest, ""))
         elif equals and name in with_value:
             values.setdefault(name, []).append(value)
-        elif word[:2] in with_value and not word.startswith("--"):
+        elif word[:2] in with_value:
             values.setdefault(word[:2], []).append(word[2:])
         elif word.startswith("-"):
             flags.append(word)

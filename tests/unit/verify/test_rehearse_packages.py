@@ -185,7 +185,7 @@ def test_names_of_packages_are_looked_up_in_the_distributions_list(
         if not url.endswith(f"/Packages{ending}"):
             raise NotOnServer(f"it has no {url}")
         read.append(url)
-        return packed(b"Package: make\nProvides: maker (= 1), tool\n")
+        return packed(b"Package: \xff\nPackage: make\nProvides: maker (= 1), tool:any\n")
 
     planned = shipped("hpc-base-1.0-debian13-openmpi5.0-ppc64le")
     trials = PackageTrials(read_list, OF_DEBIAN)
@@ -372,7 +372,8 @@ def test_the_names_in_a_list_are_those_of_its_architecture(tmp_path: Path) -> No
         for name, arch in (("a", "x86_64"), ("b", "noarch"), ("c", "i686"), ("d", "src"))
     ]
     spaces = 'xmlns="http://linux.duke.edu/metadata/common" xmlns:r="http://r"'
-    primary = f"<metadata {spaces}>{''.join(packages)}</metadata>"
+    nameless = "<package><format><file>/bin/x</file></format></package>"
+    primary = f"<metadata {spaces}>{nameless}{''.join(packages)}</metadata>"
     names = rpm_names(read_url, repository(tmp_path, primary.encode()), "x86_64")
     assert names == {"a", "a(x)", "/usr/bin/a", "b", "b(x)", "/usr/bin/b", "c.i686"}
 

@@ -10,8 +10,9 @@ from rehearse_samples import step, workspace
 from samples import image
 
 from builder.compile import spec
+from builder.system.process import Completed, Processes
 from builder.verify.rehearse.rehearsal import copied_texts
-from builder.verify.rehearse.trials import FAILED, NOT_TRIED, PASSED, not_tried
+from builder.verify.rehearse.trials import FAILED, NOT_TRIED, PASSED, failed, not_tried
 from builder.verify.rehearse.workspace import SourceWorkspace, write_file
 
 CLONE = "git clone https://github.com/owner/code.git code"
@@ -59,6 +60,7 @@ def test_a_patch_is_applied_to_the_source(command: str, tmp_path: Path) -> None:
         ("patch -p1", FIX.replace("@@ -1,2 +1,2 @@", "@@ -1,9 +1,9 @@"), FAILED, "unexpected end"),
         ("patch -p1", FIX.replace("-two", "two"), FAILED, "malformed patch at line 5"),
         ("patch -p0", FIX, FAILED, "can't find file to patch"),
+        ("patch -p1", FIX + FIX.replace("sub/", "lost/"), FAILED, "can't find file to patch"),
         ("patch -p1", SCRIPT, FAILED, "Only garbage was found"),
         ("patch -p1", FIX.replace("sub/", "../sub/"), FAILED, "can't find file to patch"),
         ("patch -p1", None, NOT_TRIED, "the patch is not available"),
@@ -102,6 +104,20 @@ def test_a_machine_without_patch_tries_none(
     reason = "the program patch is missing on this machine"
     subject = "/usr/local/src/fix.patch in /var/tmp/code"
     assert trial == not_tried("patches", subject, reason, 1)
+
+
+def test_a_patch_that_fails_without_a_word_is_a_failure(tmp_path: Path) -> None:
+    class Silent(Processes):
+        def capture(self, *_: object, **__: object) -> Completed:
+            return Completed(argv=(), returncode=1)
+
+    space = patched(tmp_path, "make")
+    space.processes = Silent()
+    space.follow(step("patch -p1 -i own.patch", folder="/var/tmp/code"))
+    reason = "patch printed no reason"
+    assert space.trials[1:] == [
+        failed("patches", "/var/tmp/code/own.patch in /var/tmp/code", reason, 1)
+    ]
 
 
 def test_sources_that_are_not_at_hand_are_named(tmp_path: Path) -> None:

@@ -100,6 +100,12 @@ def test_what_a_source_distribution_needs(
     assert source.is_legacy == is_legacy
 
 
+def test_what_is_no_utf_8_in_a_source_distribution_is_passed_over() -> None:
+    source = archive({"PKG-INFO": f"{METADATA}Author: é\nRequires-Dist: six\n"}, zipped=False)
+    latin = source.replace("é".encode(), b"\xe9!")
+    assert read_source("a", "1.0", latin).requires == ("six",)
+
+
 def test_a_stand_in_is_a_wheel_with_the_same_requirements() -> None:
     source = SourceDistribution(
         name="a-b", version="1.0", requires=("six", "c>1"), build_requires=(), is_legacy=False
@@ -197,6 +203,7 @@ def test_what_is_done_to_sources_has_a_time_limit(
         ),
         ("git apply a.patch", "/src/a.patch", "/src", 1, ()),
         ("git apply -p2 a.patch", "/src/a.patch", "/src", 2, ()),
+        ("git apply a.patch b.patch", "/src/a.patch b.patch", "/src", 1, ()),
         ("git apply -R --directory=x a.patch", "/src/a.patch", "/src", 1, ("-R",)),
     ],
 )
@@ -232,8 +239,8 @@ def test_a_clone_takes_the_branch_that_it_names_or_the_newest_commit(tmp_path: P
     assert [clone.ref for clone in clones] == ["abc", "v1", "v2", "v3"]
     assert len(space.trials) == 4
     assert space.trials[0].subject == "git clone https://git.example/o/code abc"
-    for target in ("/opt/code", "/tmp/code"):
-        space.follow(step(f"cp -r /var/tmp/code0/. {target}"))
+    for target in ("/opt/code", "/tmp/code", "/tmp/code"):
+        space.follow(step(f"cp /var/tmp/code0/. {target} -r"))
         assert space.read(f"{target}/a") == "text"
     assert space.copied() == ("/opt/code",)
     for words in ("cp -r /var/tmp/. /srv", "cp /var/tmp/code0/a /opt/file", "cp -r /opt/code"):

@@ -35,6 +35,7 @@ class Web:
     statuses: dict[str, int] = field(default_factory=dict)
     asked: list[str] = field(default_factory=list)
     accepted: list[str] = field(default_factory=list)
+    sizes: dict[str, int] = field(default_factory=dict)  # that are announced, if they are wrong
 
     @property
     def url(self) -> str:
@@ -52,7 +53,7 @@ def web() -> Iterator[Web]:
             content = served.files.get(self.path, b"")
             known = 200 if self.path in served.files else 404
             self.send_response(served.statuses.get(self.path, known))
-            self.send_header("Content-Length", str(len(content)))
+            self.send_header("Content-Length", str(served.sizes.get(self.path, len(content))))
             self.send_header("Location", "/elsewhere")  # browsers follow it where the status asks
             self.end_headers()
             if self.command == "GET":
@@ -166,6 +167,9 @@ def test_a_file_may_be_as_large_as_the_limit(
     if scheme == "http":
         with pytest.raises(Unavailable, match=r"^a is larger than 0 MiB$"):
             read_url(url, limit=1)
+        web.files["/a"], web.sizes["/a"] = b"", 2 << 20  # what is announced is enough to refuse it
+        with pytest.raises(Unavailable, match=r"^a is larger than 1 MiB$"):
+            read_url(url)
 
 
 # An index of Python packages.
