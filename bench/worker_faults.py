@@ -307,7 +307,7 @@ class FaultTrial:
             if ended_by is None:
                 return self._exit_code()
             self.note(f"exit code {self._exit_code()} after {ended_by.name}; again")
-            # Python ends itself by the signal if it came while a dataclass was defined: 130 in shells.
+            # `python -m` ends by the signal if it came while a dataclass was defined.
             if ended_by == signal.SIGINT and self._exit_code() not in {0, 130, -signal.SIGINT}:
                 self.wrong.append(f"exit code {self._exit_code()} after Ctrl-C")
             if self._exit_code() == 0:

@@ -157,7 +157,7 @@ def pip_installs(steps: Iterable[Step], system: PythonTarget) -> Iterator[PipIns
 
 def _new_environments(step: Step, system: PythonTarget) -> Iterator[tuple[str, PythonTarget]]:
     """Yield the environment that Miniconda's installer makes in a step; venv's have `system`."""
-    if "-p" in step.argv and (match := _MINICONDA.search(str(step.argv))):
+    if "-p" in step.argv and (match := _MINICONDA.search(" ".join(step.argv))):
         prefix = step.argv[step.argv.index("-p") + 1]
         python = replace(system, python=f"{match[1]}.{match[2]}.0").upgraded()
         yield posixpath.normpath(prefix), python

@@ -87,7 +87,9 @@ def test_rubbish_within_bounds_hides_nothing(image: tuple[Registry, Published]) 
     assert judged(registry, made.image) == before + Counter(fault=2)
 
 
-def test_proof_that_cannot_be_read_names_its_place(image: tuple[Registry, Published]) -> None:
+def test_proof_that_cannot_be_read_names_its_place(
+    image: tuple[Registry, Published], monkeypatch: pytest.MonkeyPatch
+) -> None:
     registry = image[0]
     bare = registry.write_manifest(b"{}", MANIFEST).digest
     attach(registry, bare, [b"absent"])
@@ -100,7 +102,7 @@ def test_proof_that_cannot_be_read_names_its_place(image: tuple[Registry, Publis
         asked.append(blob.digest)
         raise NotThere("no blob")
 
-    registry.small_blob = small_blob  # type: ignore[method-assign]
+    monkeypatch.setattr(registry, "small_blob", small_blob)
     found = proofs_of(registry, [bare], [trusted()], NOW)
     assert {(one.kind, one.digest, one.fault) for one in found} == {
         (OTHER, attached.digest, "is missing (no blob)"),
