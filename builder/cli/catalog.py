@@ -44,7 +44,7 @@ def declare(parser: Parser) -> None:
     text = "where the images are published, if they are"
     add_text(parser, "--registry", text, "HOST/NAMESPACE")
     text = "a host record: how images run there (repeatable; default: the project's hosts/)"
-    add_list(parser, "--host", text, "FILE", of=a_path)
+    add_list(parser, "--host", text, "FILE", convert=a_path)
     add_output(parser, "where to write it (default: PROJECT/out/catalog)")
     add_images_in(parser, "folder with one folder for each image")
 

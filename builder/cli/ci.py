@@ -29,7 +29,7 @@ def declare(parser: Parser) -> None:
     parser.description = _DESCRIPTION
     parser.add_argument("system", choices=tuple(pipelines.RUNNERS), help="which CI system")
     text = "label or tag of an architecture's runner, or `none` (may be repeated)"
-    add_list(parser, "--native-runner", text, "ARCH=LABEL", of=_runner)
+    add_list(parser, "--native-runner", text, "ARCH=LABEL", convert=_runner)
     add_flag(parser, "--keyless", "sign with cosign and the job's identity, without a key")
 
 

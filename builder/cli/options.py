@@ -208,11 +208,11 @@ def add_list(
     metavar: str | None = None,
     *,
     choices: Sequence[str] | None = None,
-    of: Callable[[str], object] = str,
+    convert: Callable[[str], object] = str,
 ) -> None:
-    """Add an option that may be repeated; `of` converts each value."""
+    """Add an option that may be repeated; `convert` reads each value."""
     parser.add_argument(
-        name, action="append", default=[], type=of, metavar=metavar, choices=choices, help=text
+        name, action="append", default=[], type=convert, metavar=metavar, choices=choices, help=text
     )
 
 

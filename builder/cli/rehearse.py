@@ -31,7 +31,7 @@ class RehearseOptions(SelectorOptions):
 
 def declare(parser: Parser) -> None:
     text = "a folder with copies of Git repositories, as OWNER/NAME.git (may be repeated)"
-    add_list(parser, "--clones", text, "DIR", of=a_path)
+    add_list(parser, "--clones", text, "DIR", convert=a_path)
     text = "also run the build steps, on a Debian base in place of Ubuntu's; takes minutes"
     add_flag(parser, "--steps", text)
     add_json(parser, "print JSON, with passed trials")

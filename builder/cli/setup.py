@@ -44,7 +44,7 @@ def declare(parser: Parser) -> None:
         "part", metavar="host", nargs="?", choices=("host",), help="the administrator's part"
     )
     text = "with host: give this user sub-ids (may be repeated)"
-    add_list(parser, "--user", text, "USER", of=not_empty)
+    add_list(parser, "--user", text, "USER", convert=not_empty)
     add_flag(parser, "--with-cosign", "also install cosign, for publish --key keyless")
     ways = parser.add_mutually_exclusive_group()
     add_flag(ways, "--dry-run", "show what would be installed, and where")

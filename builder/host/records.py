@@ -57,7 +57,7 @@ class HostGpu:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HostGpus:
-    """NVIDIA's driver and GPUs. `on_bus` counts those with any driver or none."""
+    """NVIDIA's driver and GPUs. `on_bus` counts the GPUs on the PCI bus, whatever their driver."""
 
     driver: Annotated[str | None, read.driver, "the version of NVIDIA's loaded driver, or none"] = (
         None

@@ -85,10 +85,10 @@ def architecture(name: str) -> Architecture | None:
 
 # The processors that images can be compiled for instead of the architecture's generic one, by
 # archspec's names, which hpccm takes: https://github.com/archspec/archspec-json. Those of desktop
-# machines alone are left out. Of each, what archspec names: the target that it goes on from, and
-# what it adds. A test compares it with the archspec that is installed. What no compiler emits is
-# left out (NOT_INSTRUCTIONS), and sse3, which the kernel calls pni.
-_ADDED: Mapping[str, Mapping[str, tuple[str, str]]] = {
+# machines alone are left out. Each has archspec's parent target and the features that it adds. A
+# test compares it with the archspec that is installed. What no compiler emits is left out
+# (NOT_INSTRUCTIONS), and sse3, which the kernel calls pni.
+_PARENTS_AND_FEATURES: Mapping[str, Mapping[str, tuple[str, str]]] = {
     "x86_64": {
         "x86_64_v2": ("", "cx16 lahf_lm mmx popcnt sse sse2 sse4_1 sse4_2 ssse3"),
         "x86_64_v3": ("x86_64_v2", "abm avx avx2 bmi1 bmi2 f16c fma movbe xsave"),
@@ -159,9 +159,11 @@ _ADDED: Mapping[str, Mapping[str, tuple[str, str]]] = {
     },
 }
 CPU_TARGETS: Mapping[str, tuple[str, ...]] = {
-    arch: tuple(targets) for arch, targets in _ADDED.items()
+    arch: tuple(targets) for arch, targets in _PARENTS_AND_FEATURES.items()
 }
-_TARGETS = {name: about for targets in _ADDED.values() for name, about in targets.items()}
+_TARGETS = {
+    name: about for targets in _PARENTS_AND_FEATURES.values() for name, about in targets.items()
+}
 NOT_INSTRUCTIONS = frozenset(["flush_l1d", "tsc_adjust", "cpuid", "evtstrm"])
 # Targets that are no product, the highest first: https://gitlab.com/x86-psABIs/x86-64-ABI
 _LEVELS: Mapping[str, tuple[str, ...]] = {

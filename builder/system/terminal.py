@@ -120,8 +120,8 @@ _MARKS = {"verified": "✓", "failed": "✗", "unchanged": "=", "built": "✓"}
 _SHARE = re.compile(
     r"(?<![\d.])(?P<percent>\d{1,3})(?:\.\d+)? ?%|\[(?P<part>\d{1,9})/(?P<all>[1-9]\d{0,8})\]"
 )
-# The line of a `Progress` about an image that is at one step for long
-STILL = re.compile(r"(?P<image>\S+): still, for [^:]+: (?P<summary>.*)")
+# What a `Progress` prints of an image that is at one step for long
+_STILL = re.compile(r"still, for [^:]+: (?P<summary>.*)")
 _MINUTE, _HOUR = 60, 3600
 
 
@@ -233,6 +233,15 @@ class Progress:
             status.line = line
             if self.level > 1:  # it is printed
                 status.shown = time.monotonic()
+
+    def relay(self, identifier: str, machine: str, line: str) -> None:
+        """Show a line of progress of an image on another machine; a long step beside the image."""
+        text = line.removeprefix(f"{identifier}: ")
+        match = _STILL.fullmatch(text)
+        if status := self._now.get(identifier):
+            status.detail, status.line = match["summary"] if match else text, ""
+        if not match:
+            self.say(f"{machine}: {line}")
 
     def pause(self, identifier: str) -> None:
         """Note that nothing runs for an image until its next step."""

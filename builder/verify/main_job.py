@@ -301,7 +301,7 @@ class _MainJob:
             own = _as_error(self._run, name, error)
             if isinstance(own, StepFailed):
                 if self._run.settings.verbose and not self._elsewhere:
-                    own.tail = ()  # its output was shown as it came
+                    own.tail = ()  # it was shown as it came; the first error may be far above
                 own = with_log(own, self._run.settings.out / name)
             step = own.step if isinstance(own, StepFailed) else None
             if step and step.engine == Buildah.name:

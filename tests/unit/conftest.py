@@ -48,24 +48,30 @@ def in_memory() -> str | None:
     The run holds a lock on it. Folders without one are of runs that were killed, and are removed:
     process numbers would not tell, because another PID namespace has its own.
     """
-    for folder in MEMORY.glob(f"{OF_TESTS}*"):
-        with contextlib.suppress(OSError):
-            descriptor = lock(folder)
-            shutil.rmtree(folder, ignore_errors=True)
-            os.close(descriptor)
-    here = os.statvfs(MEMORY) if MEMORY.is_dir() else None
-    if not here or here.f_flag & os.ST_NOEXEC or here.f_bavail * here.f_frsize >> 30 < MEMORY_GB:
+    if not MEMORY.is_dir():
         return None
-    folder = tempfile.mkdtemp(prefix=OF_TESTS, dir=MEMORY)
-    lock(folder)  # to the end of this process
-    return f"{folder}/t"
+    start = lock(MEMORY, fcntl.LOCK_EX)  # no other run sees a new folder before it is locked
+    try:
+        for folder in MEMORY.glob(f"{OF_TESTS}*"):
+            with contextlib.suppress(OSError):
+                descriptor = lock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(folder, ignore_errors=True)
+                os.close(descriptor)
+        here = os.statvfs(MEMORY)
+        if here.f_flag & os.ST_NOEXEC or here.f_bavail * here.f_frsize >> 30 < MEMORY_GB:
+            return None
+        own = tempfile.mkdtemp(prefix=OF_TESTS, dir=MEMORY)
+        lock(own, fcntl.LOCK_EX)  # to the end of this process
+        return f"{own}/t"
+    finally:
+        os.close(start)
 
 
-def lock(folder: Path | str) -> int:
-    """Lock a folder while the descriptor is open; raise OSError if another process has done so."""
+def lock(folder: Path | str, how: int) -> int:
+    """Lock a folder while the descriptor is open; raise OSError where that would block."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, how)
     except OSError:
         os.close(descriptor)
         raise

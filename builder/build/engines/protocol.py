@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 OnLine = Callable[[str], None]
 # A line that names an error, as compilers, linkers, CMake, configure, APT and pip write it
 _ERROR = re.compile(
-    r"(?i:(?:^|[\s:])(?:fatal |internal compiler )?error(?: #?[\w-]+)?:)"
-    r"|^CMake Error|: undefined reference to |^E: "
+    r"(?i:(?:^|[\s:])(?:fatal |internal compiler )?error(?:\[\w+\]| #?[\w-]+)?:)"
+    r"|^CMake Error|: undefined reference to |: cannot find -l|^(?:nvcc|ptxas) fatal|^E: "
 )
 # Lines shown with it: gfortran names the place before the error, GCC and CMake explain it below.
 _BEFORE_ERROR, _AFTER_ERROR = 4, 2

@@ -64,7 +64,7 @@ client_ready() { is_brought "bin/$1" || [[ -n $(type -P "$1") ]]; }
 readonly AXE=axe-core AXE_VERSION=4.14.1
 readonly AXE_SHA256=e6b0ce02b84d892e2e33e403485e7f3d6c29e2be6df65daf44d89ba564139745
 
-# bring STEP THING FOLDER WHY PACKAGE...: what packages of sid bring to a folder of $TOOLS.
+# bring STEP THING FOLDER WHY PACKAGE...: plan to unpack packages of sid into a folder of $TOOLS.
 bring() {
     row "$2" "$TOOLS/$3" "$4"
     FETCH+=("${@:5}")

@@ -31,7 +31,6 @@ from builder.model.errors import (
     UnfitMachine,
 )
 from builder.model.manifest import FILES, LOG
-from builder.system.terminal import STILL
 from builder.verify.cluster.connection import Connection
 from builder.verify.cluster.orders import (
     INTERRUPTED,
@@ -361,11 +360,8 @@ class DaskExecutor:
         )
 
     def _told(self, key: str, address: str, line: str) -> None:
-        """Show a line of a worker's progress; of a long step, beside its image."""
-        known, progress = self._known.get(address), self.run.progress
-        if not known or not key.startswith(self._keys):
-            return
-        if match := STILL.fullmatch(line):
-            progress.detail(match["image"], match["summary"])
-        else:
-            progress.say(f"{known.facts.machine}: {line}")
+        """Show a line of a worker's progress, beside the image if the attempt is its last one."""
+        known = self._known.get(address)
+        if known and key.startswith(self._keys):
+            last = (image for image, last in [*self._last.items()] if self._key(last) == key)
+            self.run.progress.relay(next(last, ""), known.facts.machine, line)

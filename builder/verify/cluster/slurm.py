@@ -88,7 +88,7 @@ def _submit(name: str, script: Path, processes: Processes) -> str:
     try:
         done = processes.capture(["sbatch", "--parsable", str(script)], timeout_s=_SUBMIT_S)
     except StepFailed as error:
-        reason = error.tail[-1] if error.tail else error.message
+        reason = "".join(error.tail[-1:]) or error.message
         raise MissingPrerequisite(
             f"Slurm refuses the job of pool {name}: {reason}",
             hint=f"'build-images workers script --pool {name}' prints it; "

@@ -321,8 +321,9 @@ def patch_command(step: Step) -> PatchCommand | None:
     arguments = arguments_of(words, _WITH_VALUE)
     levels = arguments.last("-p", "--strip")
     if is_git:
-        # Several patches are no file's name, and so are not tried.
-        file, folder, levels = " ".join(arguments.words), step.folder, levels or "1"
+        # A command with several patches is not tried: no file has this name.
+        file = "several patches" if arguments.words[1:] else "".join(arguments.words)
+        folder, levels = step.folder, levels or "1"
     else:
         input_file = " ".join(words).partition("<")[2].split()
         file = arguments.last("-i", "--input") or "".join(input_file[:1])

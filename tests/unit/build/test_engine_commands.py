@@ -176,6 +176,9 @@ def test_the_output_of_a_failed_step_is_told_once(name: str, machine: Commands) 
         "CMake Error at CMakeLists.txt:3 (find_package):",
         "configure: error: cannot find install",
         "E: Unable to locate package a",
+        "nvcc fatal   : Unsupported gpu architecture 'compute_20'",
+        "/usr/bin/ld: cannot find -la: No such file or directory",
+        "error[E0425]: cannot find value",
         "ERROR: No matching distribution found for a",
     ],
 )
@@ -185,8 +188,8 @@ def test_the_first_error_of_a_long_output_is_shown(line: str, machine: Commands)
     machine.failing.add("--network=host")
     engine = ENGINES["buildah"](machine.tools)
     before, after = ([f"{number} terror: 1, error.o" for number in range(n)] for n in (6, 40))
-    for left, shown in ((TAIL_LINES - 1, []), (TAIL_LINES, [*before[2:], line, *after[:2]])):
-        output = ["STEP 1/2: RUN true", line, "STEP 2/2: RUN make", *before, line, *after[:left]]
+    for number, shown in ((TAIL_LINES - 1, []), (TAIL_LINES, [*before[2:], line, *after[:2]])):
+        output = ["STEP 1/2: RUN true", line, "STEP 2/2: RUN make", *before, line, *after[:number]]
         machine.output["--network=host"] = "\n".join(output)
         with pytest.raises(StepFailed) as failed:
             engine.build(planned(machine))

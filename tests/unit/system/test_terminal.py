@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from builder.system.terminal import STILL, ByteProgress, LiveProgress, Progress, duration
+from builder.system.terminal import ByteProgress, LiveProgress, Progress, duration
 
 FAILED = "✗ a: failed, why"
 OUTCOMES = ["✓ a: verified", FAILED, "= a: unchanged", "✓ a: built", "  a: other"]
@@ -93,10 +93,34 @@ def test_a_long_step_is_told_of_from_time_to_time(line: str, told: str) -> None:
         time.sleep(0.15)
     first, still = stream.getvalue().splitlines()
     assert first.endswith("a: builds")
-    match = STILL.fullmatch(still.partition("s] ")[2])
-    assert match
-    assert match["image"] == "a"
-    assert match["summary"].startswith(told)
+    assert f"a: still, for 0 s: {told}" in still
+
+
+def test_progress_of_another_machine_is_shown_beside_its_image() -> None:
+    """What it prints of a long step is a line of its own for no reader."""
+    elsewhere, stream = io.StringIO(), io.StringIO()
+    there = Progress(stream=elsewhere, every_s=0)
+    there.step("a", "builds")
+    there.output("a", "[ 45%] Building")
+    there._tick()
+    progress = Progress(stream=stream, every_s=0)
+    progress.step("a", "image on n1")
+    shown = list[str]()
+    for line in (*elsewhere.getvalue().splitlines(), "] a: packing", "] takes a base"):
+        progress.relay("a", "n1", line.partition("] ")[2])
+        shown.append(progress._now["a"].summary(99))
+    progress.relay("", "n2", "a: packing")  # of an attempt that was given up
+    assert shown == [
+        "image on n1 builds",
+        "image on n1 builds | 45 % | [ 45%] Building",
+        "image on n1 packing",
+        "image on n1 takes a base",
+    ]
+    printed = [line.partition("] ")[2] for line in stream.getvalue().splitlines()]
+    assert printed == [
+        *("a: image on n1", "n1: a: builds", "n1: a: packing", "n1: takes a base"),
+        "n2: a: packing",
+    ]
 
 
 def test_a_row_has_the_last_line_of_output(

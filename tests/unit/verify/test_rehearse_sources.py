@@ -203,7 +203,7 @@ def test_what_is_done_to_sources_has_a_time_limit(
         ),
         ("git apply a.patch", "/src/a.patch", "/src", 1, ()),
         ("git apply -p2 a.patch", "/src/a.patch", "/src", 2, ()),
-        ("git apply a.patch b.patch", "/src/a.patch b.patch", "/src", 1, ()),
+        ("git apply /x/a.patch /x/b.patch", "/src/several patches", "/src", 1, ()),
         ("git apply -R --directory=x a.patch", "/src/a.patch", "/src", 1, ("-R",)),
     ],
 )
