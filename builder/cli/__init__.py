@@ -15,7 +15,7 @@ from builder.cli.options import BadUsage, Options
 from builder.model.errors import BuildImagesError, Interrupted, MissingPrerequisite
 from builder.model.planned import AllLeftOut
 from builder.system.home import failure_of
-from builder.system.terminal import printable_lines
+from builder.system.terminal import SIGNALS, printable_lines
 
 _BROKEN_PIPE = 128 + signal.SIGPIPE  # a shell's status for a program that SIGPIPE ended
 
@@ -40,7 +40,7 @@ def _ended(argv: Sequence[str]) -> int:
     try:
         disable()  # while modules are imported, of which nothing is garbage
         options = parse(argv)
-        for number in (signal.SIGTERM, signal.SIGHUP):
+        for number in SIGNALS:
             if signal.getsignal(number) is not signal.SIG_IGN:  # nohup ignores SIGHUP
                 signal.signal(number, signal.default_int_handler)
         if (options.project / "site.yaml").exists() or "BUILD_IMAGES_SITE" in os.environ:

@@ -8,6 +8,8 @@ import functools
 import json
 import re
 import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -713,3 +715,22 @@ def test_what_needs_no_registry_is_built_all_the_same(
     assert done.code == 4
     assert built == ["hpc-base-1.0-debian12-openmpi4.1-x86_64"]
     assert "1 image was not built for that reason" in done.err
+
+
+@pytest.mark.parametrize("handler", ["default_int_handler", "SIG_IGN"])
+def test_ctrl_c_before_the_program_is_loaded_has_no_traceback(handler: str) -> None:
+    """Then the signal ends it; what ignores the signal, as a shell's background job, still does."""
+    code = f"""
+import signal
+signal.signal(signal.SIGINT, signal.{handler})
+from builder.__main__ import main
+print(signal.getsignal(signal.SIGINT))
+main(["schema", "error"])
+print(signal.getsignal(signal.SIGINT))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    lines = done.stdout.splitlines()
+    if handler == "SIG_IGN":
+        assert lines[0] == lines[-1] == str(signal.SIG_IGN)
+    else:
+        assert (lines[0], lines[-1]) == (str(signal.SIG_DFL), str(signal.default_int_handler))
