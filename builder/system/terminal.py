@@ -120,7 +120,7 @@ _MARKS = {"verified": "✓", "failed": "✗", "unchanged": "=", "built": "✓"}
 _SHARE = re.compile(
     r"(?<![\d.])(?P<percent>\d{1,3})(?:\.\d+)? ?%|\[(?P<part>\d{1,9})/(?P<all>[1-9]\d{0,8})\]"
 )
-# What a `Progress` prints of an image that is at one step for long
+# The text of a `Progress` about an image that is at one step for long
 _STILL = re.compile(r"still, for [^:]+: (?P<summary>.*)")
 _MINUTE, _HOUR = 60, 3600
 

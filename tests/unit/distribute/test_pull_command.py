@@ -63,12 +63,12 @@ def test_all_references_that_are_none_are_told(capsys: pytest.CaptureFixture[str
     assert "Not A Reference" in said
     assert "sha256:1" in said
     names = ["Not A Reference", "quay.io/site/tool@sha256:1"]
-    told = list[str]()
+    messages = list[str]()
     for wrong in (names[:1], names[1:], names):
         with pytest.raises(BadInput) as raised:
             references_of(wrong)
-        told.append(str(raised.value))
-    assert told[2] == "\n".join(told[:2])
+        messages.append(str(raised.value))
+    assert messages[2] == "\n".join(messages[:2])
 
 
 DIGEST = f"sha256:{'0123456789ab' * 5}0123"

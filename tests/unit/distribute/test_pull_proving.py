@@ -103,8 +103,8 @@ def test_proof_that_cannot_be_read_names_its_place(
         raise NotThere("no blob")
 
     monkeypatch.setattr(registry, "small_blob", small_blob)
-    found = proofs_of(registry, [bare], [trusted()], NOW)
-    assert {(one.kind, one.digest, one.fault) for one in found} == {
+    proofs = proofs_of(registry, [bare], [trusted()], NOW)
+    assert {(claim.kind, claim.digest, claim.fault) for claim in proofs} == {
         (OTHER, attached.digest, "is missing (no blob)"),
         (OTHER, tag, "is damaged (not an OCI manifest)"),
     }

@@ -265,7 +265,7 @@ ME = Login(user="me", password="secret")
 
 
 @pytest.mark.parametrize(
-    ("one", "login"),
+    ("entry", "login"),
     [
         ({"username": "me", "password": "secret"}, ME),
         ({"auth": base64.encodebytes(b"me:secret").decode()}, ME),
@@ -275,9 +275,9 @@ ME = Login(user="me", password="secret")
     ],
 )
 def test_entries_as_others_write_them(
-    one: dict[str, str], login: Login | None, tmp_path: Path
+    entry: dict[str, str], login: Login | None, tmp_path: Path
 ) -> None:
-    file = written(tmp_path / "auth.json", {"auths": {"a.example": one}})
+    file = written(tmp_path / "auth.json", {"auths": {"a.example": entry}})
     empty = written(tmp_path / "empty.json", "\n")
     assert Credentials(files=(tmp_path / "gone", empty, file)).login("a.example", "b") == login
 

@@ -97,12 +97,12 @@ def test_a_long_step_is_told_of_from_time_to_time(line: str, told: str) -> None:
 
 
 def test_progress_of_another_machine_is_shown_beside_its_image() -> None:
-    """What it prints of a long step is a line of its own for no reader."""
+    """The lines that it prints about a long step are not printed again."""
     elsewhere, stream = io.StringIO(), io.StringIO()
-    there = Progress(stream=elsewhere, every_s=0)
-    there.step("a", "builds")
-    there.output("a", "[ 45%] Building")
-    there._tick()
+    worker = Progress(stream=elsewhere, every_s=0)
+    worker.step("a", "builds")
+    worker.output("a", "[ 45%] Building")
+    worker._tick()
     progress = Progress(stream=stream, every_s=0)
     progress.step("a", "image on n1")
     shown = list[str]()

@@ -46,8 +46,9 @@ def scripts(found: ProofTarget) -> dict[str, str]:
 
 
 def test_an_emptied_list_of_checks_is_the_images_own() -> None:
-    found = with_carried(target(), [tree_of("10-architecture", "20-mpi", "30-gpu-blas", "40-gpus")])
-    assert [(check.name, check.script, check.needs, check.timeout_s) for check in found.checks] == [
+    names = ("10-architecture", "20-mpi", "30-gpu-blas", "40-gpus")
+    known = with_carried(target(), [tree_of(*names)])
+    assert [(check.name, check.script, check.needs, check.timeout_s) for check in known.checks] == [
         ("architecture", f"{SCRIPTS}/10-architecture", (), 900),
         ("mpi", f"{SCRIPTS}/20-mpi", (), 900),
         ("gpu-blas", f"{SCRIPTS}/30-gpu-blas", ("gpu",), 900),

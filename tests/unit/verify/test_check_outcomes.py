@@ -429,9 +429,9 @@ def test_a_gpu_check_that_found_none_since_it_disappeared_was_not_skipped() -> N
     other = dataclasses.replace(an_outcome(SKIPPED, "other"), data={"applies": False})
     skipped = [an_outcome(SKIPPED, "compute"), an_outcome(SKIPPED, "mpi"), other]
     outcomes = [an_outcome(PASSED, "gpu"), *skipped]
-    found = after_a_loss(outcomes, a_target(*checks), "a GPU disappeared")
-    assert [one.outcome for one in found] == [PASSED, FAILED, SKIPPED, SKIPPED]
-    assert found[1].reason == "a GPU disappeared; check output: because"
+    judged = after_a_loss(outcomes, a_target(*checks), "a GPU disappeared")
+    assert [check.outcome for check in judged] == [PASSED, FAILED, SKIPPED, SKIPPED]
+    assert judged[1].reason == "a GPU disappeared; check output: because"
 
 
 def test_a_gpu_check_that_passes_without_a_gpu_says_so() -> None:

@@ -186,8 +186,8 @@ def test_more_nodes_than_mpirun_has_say_nothing_of_the_image(
 
 
 def test_what_mpich_has_the_kin_of_mpich_starts(host: Callable[..., Tools]) -> None:
-    found = launchers.find(start(), MPICH, host(**{"mpirun_--version": INTEL}))
-    assert str(found) == "mpirun of Intel MPI 2021.13"
+    launcher = launchers.find(start(), MPICH, host(**{"mpirun_--version": INTEL}))
+    assert str(launcher) == "mpirun of Intel MPI 2021.13"
 
 
 NAMES = {
