@@ -9,8 +9,8 @@ from builder.load.document import Faults
 from builder.load.site import SITE_FILE, read_site
 from builder.model import Site
 from builder.model.errors import BadInput
-from builder.verify.cluster.run import listed_workers, workers_text
-from builder.verify.cluster.slurm import Scheduler, script_of
+from builder.verify.cluster.connection import Scheduler
+from builder.verify.cluster.run import listed_workers, script_of, workers_text
 
 _ADDRESS = "SCHEDULER"  # to replace in a script
 

@@ -75,7 +75,7 @@ def descendants(pid: int) -> list[int]:
         return []
     children: dict[int, list[int]] = {}
     for other in pids:
-        if fields := _fields(other):
+        if fields := stat_fields(other):
             children.setdefault(int(fields[1]), []).append(other)
     below = dict.fromkeys(session)
     todo = [pid, *session]
@@ -96,7 +96,7 @@ def _session_of(pid: int) -> int:
 
 def is_alive(pid: int) -> bool:
     """Return whether a process exists and is not a zombie."""
-    return _fields(pid)[:1] not in ([], ["Z"], ["X"])
+    return stat_fields(pid)[:1] not in ([], ["Z"], ["X"])
 
 
 def waiting_below(pid: int) -> tuple[str, ...]:
@@ -109,7 +109,7 @@ def waiting_below(pid: int) -> tuple[str, ...]:
 
 def waiting(pids: Sequence[int]) -> tuple[str, ...]:
     """Return what these processes wait for; see `waiting_below`."""
-    parents = {int(fields[1]) for one in pids if (fields := _fields(one))}
+    parents = {int(fields[1]) for one in pids if (fields := stat_fields(one))}
     lines = [_waiting_for(one) for one in pids if one not in parents]
     more = len(lines) - _SHOWN
     return (*lines[:_SHOWN], *([f"{more} more"] if more > 0 else []))
@@ -123,14 +123,14 @@ def _waiting_for(pid: int) -> str:
     line = " ".join(words) or _text(pid, "comm").strip() or "a process"
     line = "".join(letter if letter.isprintable() else "?" for letter in line)
     line = line if len(line) <= _LONGEST else f"{line[: _LONGEST - 4]} ..."
-    state = _STATES.get("".join(_fields(pid)[:1])) or _text(pid, "wchan").strip()
+    state = _STATES.get("".join(stat_fields(pid)[:1])) or _text(pid, "wchan").strip()
     if state in {"", "0"}:
         number = "".join(_text(pid, "syscall").split()[:1])
         state = f"system call {number}" if number.isdecimal() else "waiting"
     return f"{line} ({state})"
 
 
-def _fields(pid: int) -> list[str]:
+def stat_fields(pid: int) -> list[str]:
     """Return the fields of a process's `stat` after its name, which may contain any character."""
     return _text(pid, "stat").rpartition(")")[2].split()
 

@@ -24,10 +24,13 @@ from typing import IO
 
 from builder.model.errors import Interrupted, MissingPrerequisite, StepFailed
 from builder.system.descendants import descendants, end_tree, signal_all, waiting_below
-from builder.system.terminal import Reader
+from builder.system.terminal import SIGNALS, Reader
 
 TAIL_LINES = 30
 GRACE_S = 5.0
+# Signals that `interactive` passes on. Ctrl-C and Ctrl-\\ reach all programs on the terminal.
+_PASSED_ON = (*SIGNALS, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
+_OF_KEYS = (signal.SIGINT, signal.SIGQUIT)
 _LONGEST_LINE = 1 << 16  # bytes; the rest of a longer one counts as another line
 _BREAK_OFF_S = 0.5  # for a command to end after its output broke off
 
@@ -167,22 +170,31 @@ class Processes:
         cwd: Path | None = None,
         env: Mapping[str, str] | None = None,
         user: str | None = None,
+        targets: Callable[[], Sequence[int]] | None = None,
     ) -> int:
         """Run a command with this program's streams, on its terminal; return its exit status.
 
         After a signal that is 128 and the signal's number, as in a shell. An interruption from the
-        terminal is the command's alone.
+        terminal is the command's alone. With `targets` the command is supervised, and other signals
+        are passed on to the processes that `targets` returns, or to all if it returns none.
         """
         words = tuple(os.fspath(word) for word in argv)
-        with self._started(
-            words, cwd, env, user, stdin=None, stdout=None, stderr=None, own_session=False
-        ) as child:
-            before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-            try:
-                status = child.wait()
-                return status if status >= 0 else 128 - status
-            finally:
-                signal.signal(signal.SIGINT, before)
+        with (
+            self._started(
+                words,
+                cwd,
+                env,
+                user,
+                stdin=None,
+                stdout=None,
+                stderr=None,
+                supervised=targets is not None,
+                own_session=False,
+            ) as child,
+            _signals_for(child.pid, targets),
+        ):
+            status = child.wait()
+            return status if status >= 0 else 128 - status
 
     @contextlib.contextmanager
     def reading_from(self, argv: Sequence[Argument]) -> Iterator[IO[bytes]]:
@@ -284,6 +296,33 @@ class Processes:
             child.wait()
             with self._lock:
                 self._running.discard(child)
+
+
+@contextlib.contextmanager
+def _signals_for(pid: int, targets: Callable[[], Sequence[int]] | None) -> Iterator[None]:
+    """Handle this process's signals while a command runs on its terminal: see `interactive`."""
+
+    def pass_on(number: int, _frame: object) -> None:
+        if targets and not (number in _OF_KEYS and _is_in_foreground()):
+            signal_all(targets() or descendants(pid), signal.Signals(number))
+
+    numbers = _PASSED_ON if targets else (signal.SIGINT,)
+    heeded = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, pass_on) for number in heeded}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _is_in_foreground() -> bool:
+    """Return whether the terminal sends its signals to this process and the commands it runs."""
+    try:
+        with Path("/dev/tty").open("rb") as terminal:
+            return os.tcgetpgrp(terminal.fileno()) == os.getpgrp()
+    except OSError:  # there is no terminal
+        return False
 
 
 class _Deadline:

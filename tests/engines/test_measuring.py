@@ -167,7 +167,11 @@ def test_bare_is_the_image_and_nothing_of_the_caller(
     data.mkdir(exist_ok=True)
     data.chmod(0o1777)
     container = Container(
-        artifact=hpc_bench / "image.tar.gz", work=work, tools=tools, directory="/srv", data=data
+        artifact=hpc_bench / "image.tar.gz",
+        work=work,
+        tools=tools,
+        directory="/srv",
+        binds={"/mnt": data},
     )
     try:
         with bare_kind({"PATH": "/usr/bin:/bin", "ODD": "a b"}).open(container) as runner:

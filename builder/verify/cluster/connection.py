@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
@@ -23,7 +24,6 @@ from builder.model import TlsFiles
 from builder.model.errors import BadInput, MissingPrerequisite
 from builder.system.files import temporary_folder
 from builder.verify.cluster.orders import WorkerFacts
-from builder.verify.cluster.slurm import Scheduler
 from builder.verify.cluster.task import describe, run_order
 
 if TYPE_CHECKING:
@@ -53,6 +53,15 @@ def need_distributed() -> None:
             "--on needs Dask's package distributed, which is not installed",
             hint="pip install '.[cluster]', in a clone of build-images",
         ) from error
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Scheduler:
+    """A scheduler as workers see it: its address, and the files for TLS, in `folder`."""
+
+    address: str
+    tls: TlsFiles | None = None
+    folder: Path = Path()
 
 
 class Connection:

@@ -4,28 +4,35 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import shlex
+import sys
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from builder.build.at_work import using
 from builder.build.run import BuildSettings, Run
 from builder.build.site_store import STORE_HINT, add_project, site_of, store_name, store_named
-from builder.model import Site, SitePool, Spec
-from builder.model.errors import BadInput, counted
+from builder.model import Site, SitePool, SlurmJobs, Spec
+from builder.model.errors import BadInput, MissingPrerequisite, StepFailed, counted
 from builder.model.exact_json import JsonObject
+from builder.system.process import Processes
 from builder.verify.cluster.connection import (
     Connection,
+    Scheduler,
     check_address,
     connected,
     need_distributed,
     new_scheduler,
 )
 from builder.verify.cluster.executor import DaskExecutor, pool_of, pools_of
-from builder.verify.cluster.orders import WorkerFacts, own_program
-from builder.verify.cluster.slurm import slurm_workers
+from builder.verify.cluster.orders import POOL, WorkerFacts, own_program
 
 SLURM = "slurm"
+_SUBMIT_S = 60.0
+_LONELY_S = 60  # a worker without its scheduler ends
 _ROW = "{:10} {:16} {:8} {:24} {:>4} {:8} {}"
 
 
@@ -109,6 +116,78 @@ def _connection(on: str, run: Run, site: Site) -> Iterator[Connection]:
         slurm_workers(scheduler, _pools_of_slurm(site), run.tools.processes, run.progress.say),
     ):
         yield connection
+
+
+# ---- Workers that Slurm starts: the batch script of a pool, and the jobs of one run ----
+
+
+def script_of(name: str, pool: SitePool, scheduler: Scheduler) -> str:
+    """Return the batch script that adds a pool's workers, one a job of an array."""
+    slurm = pool.slurm or SlurmJobs()
+    logs = f"{scheduler.folder.parent}/" if scheduler.folder.is_absolute() else ""
+    options = [
+        f"--job-name=build-images-{name}",
+        f"--array=1-{slurm.workers}",
+        f"--output={logs}%x-%A-%a.log",
+        *slurm.options,
+    ]
+    words = [
+        *(sys.executable, "-m", "distributed.cli.dask_worker", scheduler.address),
+        # One worker is one task at a time. The memory of a task is that of its own processes.
+        *("--nworkers", "1", "--nthreads", "1", "--no-nanny", "--memory-limit", "0"),
+        *("--death-timeout", str(_LONELY_S), "--no-dashboard"),
+    ]
+    if tls := scheduler.tls:
+        words += ["--tls-ca-file", tls.ca, "--tls-cert", tls.certificate, "--tls-key", tls.key]
+    lines = [
+        "#!/bin/bash",
+        *(f"#SBATCH {option}" for option in options),
+        *slurm.setup,
+        f"export {POOL}={shlex.quote(name)}",
+        f'exec {shlex.join(words)} --local-directory "${{TMPDIR:-/tmp}}"',
+    ]
+    return "\n".join([*lines, ""])
+
+
+@contextlib.contextmanager
+def slurm_workers(
+    scheduler: Scheduler,
+    pools: Mapping[str, SitePool],
+    processes: Processes,
+    say: Callable[[str], object],
+) -> Iterator[None]:
+    """Submit the jobs of pools, and cancel them at the end.
+
+    Raises `MissingPrerequisite` if Slurm refuses a job.
+    """
+    jobs: dict[str, str] = {}
+    try:
+        with TemporaryDirectory(prefix="build-images-jobs-") as folder:
+            for name, pool in pools.items():
+                script = Path(folder) / f"{name}.sh"
+                script.write_text(script_of(name, pool, scheduler))
+                jobs[name] = _submit(name, script, processes)
+                number = pool.slurm.workers if pool.slurm else 1
+                say(f"Slurm job {jobs[name]}: {number} x {name}")
+        yield
+    finally:
+        if jobs:
+            with contextlib.suppress(StepFailed):
+                # Not `processes`: after an interruption that starts nothing more.
+                Processes().capture(["scancel", *jobs.values()], timeout_s=_SUBMIT_S)
+
+
+def _submit(name: str, script: Path, processes: Processes) -> str:
+    try:
+        done = processes.capture(["sbatch", "--parsable", str(script)], timeout_s=_SUBMIT_S)
+    except StepFailed as error:
+        reason = "".join(error.tail[-1:]) or error.message
+        raise MissingPrerequisite(
+            f"Slurm refuses the job of pool {name}: {reason}",
+            hint=f"'build-images workers script --pool {name}' prints it; "
+            "its options are those of pools: in site.yaml",
+        ) from error
+    return done.stdout.strip().partition(";")[0]
 
 
 # ---- Who is at work ----

@@ -49,10 +49,10 @@ class Container:
     """An artifact to run commands in.
 
     `directory` is the image's working directory, which not every format can store. With `gpu` the
-    host's GPUs are passed to the container. `work` is a folder for temporary files. `data` is a
-    folder of this machine that commands can read and write at `DATA_AT`. Only the runners of sites
-    use `around`, the launcher that starts the container, and `mounts`, folders of the host by their
-    paths in the container.
+    host's GPUs are passed to the container. `work` is a folder for temporary files. `binds` are
+    folders of this machine that commands can read and write, by their paths in the container. Only
+    the runners of sites use `around`, the launcher that starts the container, and `mounts`, more
+    folders of this machine.
     """
 
     artifact: Path
@@ -60,13 +60,13 @@ class Container:
     tools: Tools
     directory: str = "/"
     gpu: bool = False
-    data: Path | None = None
+    binds: Mapping[str, Path] = field(default_factory=dict)
     around: Around | None = None
     mounts: Mapping[str, Path] = field(default_factory=dict)
 
-    def data_option(self, name: str) -> list[str]:
-        """Return the option that mounts `data` in the container; none without `data`."""
-        return [f"--{name}={self.data}:{DATA_AT}"] if self.data else []
+    def bind_options(self, name: str) -> list[str]:
+        """Return the options that mount `binds` in the container."""
+        return [f"--{name}={path}:{at}" for at, path in self.binds.items()]
 
 
 class Runner(Protocol):

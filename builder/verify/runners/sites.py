@@ -10,12 +10,13 @@ import contextlib
 import getpass
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
 from builder.build.engines import Tools
 from builder.build.engines.apptainer import environment as apptainer_environment
+from builder.model.errors import BadInput
 from builder.model.measurement import BARE
 from builder.verify.runners.protocol import (
     CDI_GPUS,
@@ -51,7 +52,7 @@ def apptainer_runner(container: Container) -> Iterator[Runner]:
         f"--home={HOME_IN_CONTAINER}",
         f"--pwd={container.directory}",
         *(["--nv"] if container.gpu else []),
-        *container.data_option("bind"),
+        *container.bind_options("bind"),
         *(f"--bind={path}:{at}:ro" for at, path in container.mounts.items()),
         str(container.artifact),
     ]
@@ -74,7 +75,7 @@ def charliecloud_runner(container: Container) -> Iterator[Runner]:
             f"--set-env=HOME={HOME_IN_CONTAINER}",
             f"--cd={container.directory}",
             *([f"--cdi={CDI_GPUS}"] if cdi else []),
-            *container.data_option("bind"),
+            *container.bind_options("bind"),
             *(f"--bind={path}:{at}" for at, path in container.mounts.items()),
             str(image),
             "--",
@@ -90,8 +91,9 @@ def charliecloud_runner(container: Container) -> Iterator[Runner]:
                 copy_driver()
             else:
                 runner = CopiesDriver(inner=runner, copy_driver=copy_driver)
-        for at in container.mounts:  # ch-run mounts only on existing paths
-            capture(["mkdir", "-p", f"{image}{at}"], user=user)
+        # ch-run mounts only on existing paths
+        for path in _mount_points(image, {*container.mounts, *container.binds} - {DATA_AT}):
+            capture(["mkdir", "-p", str(path)], user=user)
         yield runner
 
 
@@ -115,6 +117,15 @@ def unpacked(container: Container, *, user: str | None) -> Iterator[Path]:
         finally:
             with contextlib.suppress(Exception):  # the rest is removed with the work folder
                 capture(["chmod", "-R", "u+rwX", str(image)], check=False)
+
+
+def _mount_points(root: Path, paths: Iterable[str]) -> list[Path]:
+    """Return the folders of an unpacked image to mount on; raises `BadInput` for one outside."""
+    folders = {at: root / at.lstrip("/") for at in sorted(paths)}
+    for at, folder in folders.items():
+        if root.resolve() not in folder.resolve().parents:
+            raise BadInput(f"{at}: the image has a link there, so nothing can be mounted on it")
+    return [*folders.values()]
 
 
 def charliecloud_problem(tools: Tools) -> str:
@@ -158,13 +169,14 @@ def _runner(
 
 
 BARE_FORMAT = "charliecloud"  # the artifact that tar unpacks
-_MOUNT_POINTS = ("proc", "sys", "dev", DATA_AT.lstrip("/"))  # an image may lack them
+_MOUNTED = ("/proc", "/sys", "/dev")
 
-_ENTER = f"""\
-root=$1 data=$2
-shift 2
+_ENTER = """\
+root=$1
+shift
 for folder in proc sys dev; do mount --rbind "/$folder" "$root/$folder" || exit 125; done
-mount --bind "$data" "$root{DATA_AT}" || exit 125
+while [ "$1" != -- ]; do mount --bind "$2" "$root$1" || exit 125; shift 2; done
+shift
 exec setpriv --no-new-privs chroot "$@"
 """
 _IN_FOLDER = 'cd "$0" && exec "$@"'
@@ -183,11 +195,11 @@ def bare_kind(environment: Mapping[str, str]) -> Kind:
 @contextlib.contextmanager
 def _bare_runner(container: Container, environment: Mapping[str, str]) -> Iterator[Runner]:
     with unpacked(container, user=None) as root:
-        for name in _MOUNT_POINTS:
-            (root / name).mkdir(exist_ok=True)
+        for path in _mount_points(root, [*_MOUNTED, *container.binds]):
+            path.mkdir(parents=True, exist_ok=True)
         prefix = chroot_argv(
             str(root),
-            str(container.data or ""),
+            container.binds,
             {**environment, "HOME": HOME_IN_CONTAINER},
             directory=container.directory,
             is_root=os.geteuid() == 0,
@@ -196,13 +208,19 @@ def _bare_runner(container: Container, environment: Mapping[str, str]) -> Iterat
 
 
 def chroot_argv(
-    root: str, data: str, environment: Mapping[str, str], *, directory: str, is_root: bool
+    root: str,
+    binds: Mapping[str, Path],
+    environment: Mapping[str, str],
+    *,
+    directory: str,
+    is_root: bool,
 ) -> list[str]:
     """Return the argv before the command. Its mounts end with the process that makes them."""
     namespaces = ["--mount"] if is_root else ["--user", "--map-root-user", "--mount"]
     user = [f"--userspec={NOBODY}", "--groups=65534"] if is_root else []
     variables = [f"{name}={value}" for name, value in environment.items()]
+    mounts = [word for at, path in binds.items() for word in (at, str(path))]
     return [
-        *("unshare", *namespaces, "sh", "-c", _ENTER, BARE, root, data, *user, root),
+        *("unshare", *namespaces, "sh", "-c", _ENTER, BARE, root, *mounts, "--", *user, root),
         *("/usr/bin/env", "-i", *variables, "sh", "-c", _IN_FOLDER, directory),
     ]

@@ -18,13 +18,13 @@ from builder.model.errors import MissingPrerequisite
 from builder.verify.cluster import connection as connections
 from builder.verify.cluster.connection import (
     Connection,
+    Scheduler,
     carry_out_here,
     connected,
     new_scheduler,
     orders_here,
 )
 from builder.verify.cluster.orders import WorkerFacts
-from builder.verify.cluster.slurm import Scheduler
 
 FACTS = WorkerFacts(machine="n1", arch="x86_64", emulates=(), gpus=0, program="", engine="")
 Handler = Callable[[tuple[float, object]], None]

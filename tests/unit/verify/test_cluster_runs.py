@@ -31,9 +31,8 @@ from builder.system.host_facts import host_facts
 from builder.system.process import Processes
 from builder.system.terminal import Progress
 from builder.verify.cluster import run as run_module
-from builder.verify.cluster.connection import connected
-from builder.verify.cluster.run import check_on, with_store, workers_of
-from builder.verify.cluster.slurm import Scheduler, slurm_workers
+from builder.verify.cluster.connection import Scheduler, connected
+from builder.verify.cluster.run import check_on, slurm_workers, with_store, workers_of
 
 X86 = SitePool(arch="x86_64", slurm=SlurmJobs(workers=3))
 SCHEDULER = Scheduler(address="tls://h:1")

@@ -288,13 +288,13 @@ def test_what_programs_are_given_to_do() -> None:
 
 
 def test_bare_is_a_chroot_with_the_images_variables_alone() -> None:
-    root = chroot_argv("/r", "/d", {"A": "b c"}, directory="/srv", is_root=True)
+    root = chroot_argv("/r", {"/mnt": Path("/d")}, {"A": "b c"}, directory="/srv", is_root=True)
     assert root[:2] == ["unshare", "--mount"]
     assert "--userspec=65534:65534" in root
     start = root.index("/usr/bin/env")
     assert root[start : start + 3] == ["/usr/bin/env", "-i", "A=b c"]
     assert root[-1] == "/srv"
-    ordinary = chroot_argv("/r", "/d", {}, directory="/", is_root=False)
+    ordinary = chroot_argv("/r", {}, {}, directory="/", is_root=False)
     assert ordinary[:4] == ["unshare", "--user", "--map-root-user", "--mount"]
     assert not [word for word in ordinary if word.startswith("--userspec")]
 

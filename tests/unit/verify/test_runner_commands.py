@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 from recorded import Commands
 
+from builder.model.errors import BadInput
 from builder.system.process import Completed, Processes
 from builder.verify.launched import LAUNCHED
 from builder.verify.ranks.launchers import Launcher, cancel
@@ -67,8 +68,9 @@ def test_commands_are_run_in_an_image(name: str, is_root: bool, machine: Command
     plain = container(machine, kind)
     with machine.user(is_root=is_root):
         run_in(kind, plain)
-        machine.note("## with GPUs and a folder of data")
-        run_in(kind, dataclasses.replace(plain, gpu=True, data=machine.folder / "data"))
+        machine.note("## with GPUs and two folders of this machine")
+        binds = {"/mnt": machine.folder / "data", "/opt/own": machine.folder / "own"}
+        run_in(kind, dataclasses.replace(plain, gpu=True, binds=binds))
         machine.note("## a command that hangs")
         machine.hanging.add("print(1)")
         run_in(kind, plain)
@@ -83,12 +85,23 @@ def test_a_root_that_is_entered_has_the_folders_to_mount_on(
     def unpacking(argv: Sequence[Any], **options: Any) -> Completed:
         if argv[0] == "tar":
             Path(argv[-1], "proc").mkdir()  # an image may have some of them
+            Path(argv[-1], "srv").symlink_to("/opt")
         return capture(argv, **options)
 
     monkeypatch.setattr(Processes, "capture", staticmethod(unpacking))
-    with machine.user(is_root=True), kind.open(container(machine, kind)):
+    image = container(machine, kind)
+    bound = dataclasses.replace(image, binds={"/mnt/a": machine.folder})
+    with machine.user(is_root=True), kind.open(bound):
         [root] = machine.folder.glob("work/run-*/image")
-        assert {path.name for path in root.iterdir()} == {"proc", "sys", "dev", "mnt"}
+        assert {path.name for path in root.iterdir()} == {"proc", "sys", "dev", "mnt", "srv"}
+        assert (root / "mnt/a").is_dir()
+    outside = dataclasses.replace(image, binds={"/srv/a": machine.folder})
+    with (
+        machine.user(is_root=True),
+        pytest.raises(BadInput, match="^/srv/a: the image has a link there"),
+        kind.open(outside),
+    ):
+        pass
 
 
 def command(machine: Commands, *, gpu: bool) -> list[str]:
