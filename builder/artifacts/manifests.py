@@ -1,9 +1,13 @@
-"""The manifest in an image's output folder, and the image's state that it shows."""
+"""The manifest in an image's output folder, the state that it shows, and records of users' runs."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import json
 import os
+import re
+import secrets
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +18,9 @@ from builder.model.digests import digest_of
 from builder.model.errors import BadInput
 from builder.model.exact_json import parsed
 from builder.model.manifest import MANIFEST, Artifact, Manifest, manifest_from, manifest_text
-from builder.system.files import read_regular, write_atomically
+from builder.model.measurement import ProgramRun
+from builder.model.records import read, write
+from builder.system.files import read_json, read_regular, unnamed, write_atomically
 
 if TYPE_CHECKING:
     from builder.artifacts.flatten import TreeNode
@@ -186,3 +192,36 @@ def with_digests(folder: Path, manifest: Manifest, written: Iterable[str]) -> Ma
     known = {**manifest.digests, **new}
     digests = {name: known[name] for name in manifest.bound_names if name in known}
     return dataclasses.replace(manifest, digests=digests)
+
+
+# ---- Records of the programs that users run ----
+
+RUNS = "runs"  # their folder, below an image's folder
+_RETAINED = 20
+
+
+def check_writable(folder: Path, *files: Path) -> None:
+    """Raise `OSError` unless records of an image, and further files, can be written."""
+    (folder / RUNS).mkdir(exist_ok=True)
+    for place in (folder / RUNS, *(file.parent for file in files)):
+        with unnamed(place):
+            pass
+
+
+def record(folder: Path, run: ProgramRun) -> Path:
+    """Write the record of a run below an image's folder, and remove the oldest ones."""
+    moment = re.sub(r"[-:]|\+.*", "", run.started)
+    file = folder / RUNS / f"{moment}-{run.place.name}-{secrets.token_hex(3)}.json"
+    write_atomically(file, json.dumps(write(run)) + "\n")
+    for older in sorted(file.parent.glob("*.json"))[:-_RETAINED]:
+        older.unlink(missing_ok=True)
+    return file
+
+
+def recorded(folder: Path) -> list[ProgramRun]:
+    """Return the recorded runs of an image, the oldest first."""
+    runs = []
+    for file in sorted((folder / RUNS).glob("*.json")):
+        with contextlib.suppress(ValueError):  # damaged, or from another version
+            runs.append(read(ProgramRun, read_json(file), file.name))
+    return runs

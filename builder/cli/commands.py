@@ -38,6 +38,7 @@ ABOUT = {
     "fetch": "download all locked sources into the local store",
     "logs": "print the log of an image's build, or the output of a check",
     "shell": "open a shell in a built image, or in the stage that failed",
+    "run": "run a program in a built image, and measure it",
     "verify": "verify built or pulled images again",
     "reproduce": "build an image again, and check that it is identical, byte for byte",
     "diff": "compare two images, or an image with the build before it",

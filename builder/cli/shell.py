@@ -11,7 +11,7 @@ from builder.cli.options import ImageOptions, Parser, add_image
 from builder.model.manifest import LOG, MANIFEST
 from builder.system.home import Home
 from builder.system.process import Processes
-from builder.verify.shells import SHELLS, shell
+from builder.verify.user_commands import SHELLS, shell
 
 
 class ShellOptions(ImageOptions):

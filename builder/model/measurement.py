@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from builder.model.cells import FAILED, PASSED, SKIPPED
@@ -135,6 +135,45 @@ class PlaceFacts:
     name: str
     runner: str
     version: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ProgramRun:
+    """A user's program that ran in an image's format, or bare. Times are in UTC, as ISO 8601.
+
+    `digest` is that of the artifact, `binds` are paths in the container. `status` is that of the
+    program; after a signal 128 and the signal's number. `cpu_seconds` is the processor time of the
+    program, `start_s` and `runtime_cpu_seconds` are what the container added to its time and to
+    that. `use` is the program's, its share of all cores; GPUs are sampled as a whole. `emulator` is
+    empty for native code, `no_gpu` if GPUs were passed.
+    """
+
+    schema: str = "build-images/run/v1"
+    image: str
+    arch: str
+    content_key: str
+    digest: str
+    place: PlaceFacts
+    argv: tuple[str, ...]
+    binds: tuple[str, ...]
+    host: HostFacts
+    emulator: str
+    no_gpu: str
+    started: str
+    finished: str
+    status: int
+    start_s: float
+    cpu_seconds: float
+    runtime_cpu_seconds: float
+    use: Use
+
+    def is_like(self, other: ProgramRun) -> bool:
+        """Return whether both ran the same command on the same image to its end, without error."""
+        return (self.content_key, self.argv, 0) == (
+            other.content_key,
+            other.argv,
+            self.status or other.status,
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -288,6 +327,11 @@ class Measured:
         if not with_runs:
             del document["runs"]
         return document
+
+
+def program_of(argv: Sequence[str]) -> str:
+    """Return the program of a command for env(1), which variables may precede."""
+    return next((word for word in argv if "=" not in word), argv[0])
 
 
 def _completion(program: str, place: str, uses: list[Use]) -> Completion:

@@ -9,15 +9,30 @@ from __future__ import annotations
 import datetime as dt
 import math
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Generic, TypeVar
 
 from builder.model import FAILED, Outcome
 from builder.model.errors import counted
-from builder.model.measurement import BARE, Completion, HostFacts, Measured, PlaceFacts, Row, Use
+from builder.model.measurement import (
+    BARE,
+    Completion,
+    GpuUse,
+    HostFacts,
+    Measured,
+    PlaceFacts,
+    ProgramRun,
+    Row,
+    Use,
+    program_of,
+)
 from builder.model.records import read
 
-_PREFIX = "build_images_bench"
+_PREFIX, _RUN_PREFIX = "build_images_bench", "build_images"
+T = TypeVar("T")
+_SHARE = "percentunit"
 
 
 def as_text(measured: Measured) -> str:
@@ -158,30 +173,179 @@ def plot_of(document: Mapping[str, object] | None) -> Plot | None:
     return read(Plot, document, "measured") if document else None
 
 
+# ---- The run of a user's program ----
+
+
+def text_of_run(run: ProgramRun, recorded: Iterable[ProgramRun] = ()) -> str:
+    """Return what a run took, and the median time of each format compared with bare's."""
+    use, place = run.use, run.place
+    runner = f"{place.runner} {place.version}".strip()
+    where = f"{place.name} ({', '.join(filter(None, [runner, run.emulator]))})"
+    cores = f"{use.cpu:.0%} of {counted(run.host.cores, 'core')}"
+    lines = [
+        f"{run.image}, {where}: {use.seconds:.2f} s, exit status {run.status}",
+        f"processor {run.cpu_seconds:.2f} s ({cores}), memory {use.memory_bytes / 1e6:.0f} MB",
+        f"the container: {run.start_s:.2f} s to start, processor {run.runtime_cpu_seconds:.2f} s",
+        *(
+            f"GPU {gpu.index}: {gpu.busy or 0:.0%} busy, {(gpu.memory_bytes or 0) / 1e6:.0f} MB"
+            for gpu in use.gpus
+        ),
+        *([f"GPUs NOT SAMPLED, or not to the end: {use.no_gpus}"] if use.no_gpus else []),
+        *_against_bare(run, [each for each in recorded if each.is_like(run)]),
+    ]
+    return "\n  ".join(lines)
+
+
+def _against_bare(run: ProgramRun, like: Sequence[ProgramRun]) -> Iterator[str]:
+    """Yield how a run's format compares with bare; of a bare run, how each format does."""
+    times: dict[str, list[float]] = {}
+    for each in like:
+        times.setdefault(each.place.name, []).append(each.use.seconds)
+    medians = {name: statistics.median(seconds) for name, seconds in times.items()}
+    bare = medians.pop(BARE, 0.0)
+    for name, seconds in medians.items():
+        if bare and run.place.name in {BARE, name}:
+            text = f"{seconds / bare - 1:+.1%}, median {seconds:.2f} s and {bare:.2f} s"
+            yield f"{name} against bare: {text} of {len(times[name])} and {len(times[BARE])}"
+
+
+_WIDTH, _HEIGHT = 720, 80  # of a panel of the plot
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Panel:
+    """A line of the plot over the time of a run: `points` are those of SVG's polyline."""
+
+    title: str
+    points: str
+
+    @classmethod
+    def of(
+        cls, title: str, most: float, seconds: float, pairs: Sequence[tuple[float, float]]
+    ) -> Panel:
+        """Return the line of pairs of time and value; `most` is at its top."""
+        points = " ".join(
+            f"{at_s / seconds * _WIDTH:.1f},{_HEIGHT - value / most * _HEIGHT:.1f}"
+            for at_s, value in pairs
+        )
+        return cls(title=title, points=points)
+
+
+def plot_of_run(run: ProgramRun, *, is_page: bool) -> str:
+    """Return the samples of a run as an SVG image, or as a page with it."""
+    from builder.reports.templates import page_environment  # noqa: PLC0415 - slow to import
+
+    samples, cores, most = run.use.samples, run.host.cores, run.use.memory_bytes or 1
+    seconds = max(run.use.seconds, 0.001)
+    gpus: dict[int, list[tuple[float, float]]] = {}
+    for at_s, gpu in ((sample.at_s, gpu) for sample in samples for gpu in sample.gpus):
+        gpus.setdefault(gpu.index, []).append((at_s, gpu.busy or 0.0))
+    cpu = [(sample.at_s, sample.cpu) for sample in samples]
+    memory = [(sample.at_s, sample.memory_bytes) for sample in samples]
+    panels = [
+        Panel.of(f"cores busy, of {cores}", 1, seconds, cpu),
+        Panel.of(f"memory, up to {most / 1e6:.0f} MB", most, seconds, memory),
+        *(Panel.of(f"GPU {index} busy", 1, seconds, pairs) for index, pairs in gpus.items()),
+    ]
+    template = page_environment().get_template("run.svg.j2")
+    return template.render(
+        title=text_of_run(run).partition("\n")[0],
+        panels=panels,
+        seconds=run.use.seconds,
+        is_page=is_page,
+        width=_WIDTH,
+        height=_HEIGHT,
+    )
+
+
 # ---- Prometheus ----
 
 # A metric's name, its help text, labels and a value.
 _Sample = tuple[str, str, Mapping[str, str], float]
 
 
+@dataclass(frozen=True, slots=True)
+class Metric(Generic[T]):
+    """A metric of a value: its name, its help text, its unit in Grafana, and how it is read."""
+
+    name: str
+    about: str
+    unit: str
+    read: Callable[[T], float | None]
+
+    def sample(self, value: T, labels: Mapping[str, str]) -> Iterator[_Sample]:
+        """Yield the sample, unless the value is unknown."""
+        if (number := self.read(value)) is not None:
+            yield self.name, self.about, labels, number
+
+
+def _ended(run: ProgramRun) -> float:
+    return dt.datetime.fromisoformat(run.finished).timestamp()
+
+
+_OF_USE: tuple[Metric[Use], ...] = (
+    Metric("run_seconds", "Time to completion of the last run", "s", lambda use: use.seconds),
+    Metric(
+        "run_cpu_busy_ratio",
+        "Share of the time that all cores were busy",
+        _SHARE,
+        lambda use: use.cpu,
+    ),
+    Metric("run_memory_peak_bytes", "Most memory in use", "bytes", lambda use: use.memory_bytes),
+)
+_OF_GPU: tuple[Metric[GpuUse], ...] = (
+    Metric(
+        "run_gpu_busy_ratio",
+        "Share of the time that the GPU was busy",
+        _SHARE,
+        lambda gpu: gpu.busy,
+    ),
+    Metric(
+        "run_gpu_memory_peak_bytes",
+        "Most memory in use on the GPU",
+        "bytes",
+        lambda gpu: gpu.memory_bytes,
+    ),
+    Metric(
+        "run_gpu_power_peak_watts", "Most power that the GPU drew", "watt", lambda gpu: gpu.power_w
+    ),
+)
+_OF_RUN: tuple[Metric[ProgramRun], ...] = (
+    Metric("run_cpu_seconds", "Processor time of the program", "s", lambda run: run.cpu_seconds),
+    Metric("run_start_seconds", "Time to start the container", "s", lambda run: run.start_s),
+    Metric("run_exit_status", "Exit status of the program", "none", lambda run: run.status),
+    Metric("run_finished_timestamp_seconds", "When the run ended, in Unix time", "none", _ended),
+)
+
+
 def exposition(measured: Measured) -> str:
     """Return all figures in base units, medians over the rounds; ends with a line feed."""
+    common = _common(measured.image, measured.arch, measured.emulator)
+    return _exposition(_PREFIX, common, _samples(measured))
+
+
+def exposition_of_run(run: ProgramRun) -> str:
+    """Return the figures of a user's program in base units; ends with a line feed."""
+    common = _common(run.image, run.arch, run.emulator)
+    return _exposition(_RUN_PREFIX, common, _samples_of_run(run))
+
+
+def _common(image: str, arch: str, emulator: str) -> dict[str, str]:
+    return {"image": image, "arch": arch, "emulated": "true" if emulator else "false"}
+
+
+def _exposition(prefix: str, common: Mapping[str, str], samples: Iterable[_Sample]) -> str:
     from prometheus_client import (  # noqa: PLC0415 - slow to import
         CollectorRegistry,
         Gauge,
         generate_latest,
     )
 
-    common = {
-        "image": measured.image,
-        "arch": measured.arch,
-        "emulated": "true" if measured.emulator else "false",
-    }
     registry, gauges = CollectorRegistry(), dict[str, Gauge]()
-    for name, about, labels, value in _samples(measured):
+    for name, about, labels, value in samples:
         if name not in gauges:
             names = (*common, *labels)
-            gauges[name] = Gauge(f"{_PREFIX}_{name}", about, names, registry=registry)
+            gauges[name] = Gauge(f"{prefix}_{name}", about, names, registry=registry)
         gauges[name].labels(**common, **labels).set(value)
     return generate_latest(registry).decode()
 
@@ -212,16 +376,16 @@ def _samples(measured: Measured) -> Iterator[_Sample]:
     yield "finished_timestamp_seconds", "When the measurement ended, in Unix time", {}, finished
 
 
+def _samples_of_run(run: ProgramRun) -> Iterator[_Sample]:
+    labels = {"program": Path(program_of(run.argv)).name, "place": run.place.name}
+    yield from _samples_of_use(run.use, labels)
+    for metric in _OF_RUN:
+        yield from metric.sample(run, labels)
+
+
 def _samples_of_use(use: Use, labels: Mapping[str, str]) -> Iterator[_Sample]:
-    yield "run_seconds", "Time to completion of the last run", labels, use.seconds
-    yield "run_cpu_busy_ratio", "Share of the time that all cores were busy", labels, use.cpu
-    about = "Most memory in use on the machine"
-    yield "run_memory_peak_bytes", about, labels, use.memory_bytes
+    for metric in _OF_USE:
+        yield from metric.sample(use, labels)
     for gpu in use.gpus:
-        for name, about, value in (
-            ("run_gpu_busy_ratio", "Share of the time that the GPU was busy", gpu.busy),
-            ("run_gpu_memory_peak_bytes", "Most memory in use on the GPU", gpu.memory_bytes),
-            ("run_gpu_power_peak_watts", "Most power that the GPU drew", gpu.power_w),
-        ):
-            if value is not None:
-                yield name, about, {**labels, "gpu": str(gpu.index)}, value
+        for of_gpu in _OF_GPU:
+            yield from of_gpu.sample(gpu, {**labels, "gpu": str(gpu.index)})

@@ -1,4 +1,4 @@
-"""The load of the whole machine during a run: cores and memory from /proc, GPUs from NVML.
+"""The load by a run, or of the machine during it: cores and memory from /proc, GPUs from NVML.
 
 psutil has no wheel for ppc64le, so the four numbers are read from two small files of /proc:
 https://docs.kernel.org/filesystems/proc.html
@@ -11,19 +11,24 @@ After one error or timeout, GPUs are no longer sampled, and `problem` says why.
 from __future__ import annotations
 
 import json
+import os
 import statistics
 import threading
 import time
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 from builder.model.errors import BuildImagesError, StepFailed
 from builder.model.measurement import GpuUse, Sample, Use
 from builder.system import nvml
+from builder.system.descendants import stat_fields
 from builder.system.process import Processes
 
 _INTERVAL_S = 0.5
+_SHORTEST_S = 0.1  # between the first samples, for programs that end soon
+_MOST_SAMPLES = 2000  # with more, each two become one
 _PROC = Path("/proc")
 _BEGIN_S = 30.0  # without the persistence daemon, each GPU takes seconds to wake up
 _SILENCE_S = 10.0
@@ -66,52 +71,134 @@ def memory_in_use(proc: Path) -> int:
     return (kibibytes["MemTotal:"] - kibibytes["MemAvailable:"]) * 1024
 
 
-class Sampler:
-    """Samples the machine at intervals during a run: `with sampler: …`, then `use`."""
+class Load(Protocol):
+    """A load that can be sampled."""
 
-    def __init__(self, gpus: Gpus, *, interval_s: float = _INTERVAL_S, proc: Path = _PROC) -> None:
-        self._gpus, self._interval_s, self._proc = gpus, interval_s, proc
-        self._samples: list[Sample] = []
+    def look(self) -> tuple[CpuTimes, int]:
+        """Return the processor time until now, and the bytes of memory in use."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MachineLoad:
+    """The load of the whole machine."""
+
+    proc: Path = _PROC
+
+    def look(self) -> tuple[CpuTimes, int]:
+        return cpu_times(self.proc), memory_in_use(self.proc)
+
+
+_PAGE, _TICK = os.sysconf("SC_PAGE_SIZE"), os.sysconf("SC_CLK_TCK")
+_TIMES, _PAGES = slice(11, 15), 21  # fields of stat(5) after the name: user, system, of children
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ProcessLoad:
+    """The load by processes, which `find` returns, with that by their children that have ended.
+
+    Memory that processes share counts for each of them.
+    """
+
+    find: Callable[[], Sequence[int]]
+
+    def look(self) -> tuple[CpuTimes, int]:
+        stats = [fields for pid in self.find() if len(fields := stat_fields(pid)) > _PAGES]
+        busy = sum(int(ticks) for fields in stats for ticks in fields[_TIMES])
+        passed = int(time.monotonic() * _TICK * (os.cpu_count() or 1))
+        return CpuTimes(busy=busy, all=passed), sum(int(each[_PAGES]) for each in stats) * _PAGE
+
+
+class Sampler:
+    """Samples a load and GPUs at intervals during a run: `with sampler: …`, then `use`."""
+
+    def __init__(
+        self, gpus: Gpus, *, interval_s: float = _INTERVAL_S, load: Load | None = None
+    ) -> None:
+        self._gpus, self._interval_s, self._load = gpus, interval_s, load or MachineLoad()
+        self._kept = _Thinned()
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._look)
 
     def __enter__(self) -> Sampler:
-        self._first = cpu_times(self._proc)
+        self._first, _ = self._load.look()
         self._began = time.monotonic()
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._seconds = time.monotonic() - self._began
-        self._last = cpu_times(self._proc)
+        self._last, _ = self._load.look()
         self._over.set()
         self._thread.join()
 
     def _look(self) -> None:
-        before, over = self._first, False
+        before, over, at_s = self._first, False, 0.0
         while not over:
-            over = self._over.wait(self._interval_s)
-            now = cpu_times(self._proc)
+            over = self._over.wait(min(self._interval_s, max(_SHORTEST_S, at_s / 4)))
+            now, memory_bytes = self._load.look()
+            at_s = time.monotonic() - self._began
             sample = Sample(
-                at_s=round(time.monotonic() - self._began, 2),
+                at_s=round(at_s, 2),
                 cpu=round(now.share_since(before), 4),
-                memory_bytes=memory_in_use(self._proc),
+                memory_bytes=memory_bytes,
                 gpus=self._gpus.look(),
             )
-            self._samples.append(sample)
+            self._kept.add(sample)
             before = now
 
     @property
     def use(self) -> Use:
         """The load during the run; the mean of the cores is exact, whatever the interval."""
-        return Use(
-            seconds=round(self._seconds, 3),
-            cpu=round(self._last.share_since(self._first), 4),
-            memory_bytes=max(sample.memory_bytes for sample in self._samples),
-            gpus=use_of_gpus([sample.gpus for sample in self._samples]),
+        return use_of(
+            self._kept.samples,
+            seconds=self._seconds,
+            cpu=self._last.share_since(self._first),
             no_gpus=self._gpus.problem,
-            samples=tuple(self._samples),
         )
+
+
+@dataclass(slots=True)
+class _Thinned:
+    """Samples of a run of any length: if there are many, several in a row are kept as one."""
+
+    kept: list[Sample] = field(default_factory=list)
+    pending: list[Sample] = field(default_factory=list)
+    each: int = 1
+
+    def add(self, sample: Sample) -> None:
+        self.pending.append(sample)
+        if len(self.pending) == self.each:
+            self.kept.append(_joined(self.pending))
+            self.pending = []
+        if len(self.kept) == _MOST_SAMPLES:
+            self.kept = [_joined(self.kept[at : at + 2]) for at in range(0, _MOST_SAMPLES, 2)]
+            self.each *= 2
+
+    @property
+    def samples(self) -> list[Sample]:
+        return [*self.kept, *([_joined(self.pending)] if self.pending else [])]
+
+
+def _joined(samples: Sequence[Sample]) -> Sample:
+    """Return samples in a row as one: the mean of the cores, the most memory."""
+    return Sample(
+        at_s=samples[-1].at_s,
+        cpu=round(statistics.fmean(sample.cpu for sample in samples), 4),
+        memory_bytes=max(sample.memory_bytes for sample in samples),
+        gpus=use_of_gpus([sample.gpus for sample in samples]),
+    )
+
+
+def use_of(samples: Sequence[Sample], *, seconds: float, cpu: float, no_gpus: str) -> Use:
+    """Return the use by a run of which time and share of the cores are known."""
+    return Use(
+        seconds=round(seconds, 3),
+        cpu=round(cpu, 4),
+        memory_bytes=max((sample.memory_bytes for sample in samples), default=0),
+        gpus=use_of_gpus([sample.gpus for sample in samples]),
+        no_gpus=no_gpus,
+        samples=tuple(samples),
+    )
 
 
 def use_of_gpus(looks: Sequence[Sequence[GpuUse]]) -> tuple[GpuUse, ...]:

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
 from builder.build.engines import Tools
+from builder.model.errors import BadInput
 from builder.system.files import temporary_folder
 from builder.system.process import Completed
 
@@ -67,6 +68,24 @@ class Container:
     def bind_options(self, name: str) -> list[str]:
         """Return the options that mount `binds` in the container."""
         return [f"--{name}={path}:{at}" for at, path in self.binds.items()]
+
+
+def binds_of(texts: Iterable[str]) -> dict[str, Path]:
+    """Return folders of this machine by their paths in the container, from texts DIR[:PATH].
+
+    Raises `BadInput` for what is no folder, and for paths that a runtime would read otherwise.
+    """
+    binds = {}
+    for text in texts:
+        name, _, at = text.partition(":")
+        folder = Path(name).absolute()
+        at = at or str(folder)
+        if not name or not folder.is_dir():
+            raise BadInput(f"--bind {text}: {name or 'nothing'} is not a folder of this machine")
+        if not at.startswith("/") or not at.strip("/") or set(":,") & set(f"{folder}{at}"):
+            raise BadInput(f"--bind {text}: not DIR:/PATH without further colons and commas")
+        binds[at] = folder
+    return binds
 
 
 class Runner(Protocol):

@@ -48,8 +48,8 @@ def entered_places(monkeypatch: pytest.MonkeyPatch) -> Entered:
         places.append((folder.name, [*argv], runner))
         return 7
 
-    monkeypatch.setattr("builder.verify.shells.shell_in_stage", stage)
-    monkeypatch.setattr("builder.verify.shells.shell_in_image", image)
+    monkeypatch.setattr("builder.verify.user_commands.shell_in_stage", stage)
+    monkeypatch.setattr("builder.verify.user_commands.shell_in_image", image)
     return places
 
 

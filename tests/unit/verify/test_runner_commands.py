@@ -98,7 +98,7 @@ def test_a_root_that_is_entered_has_the_folders_to_mount_on(
     outside = dataclasses.replace(image, binds={"/srv/a": machine.folder})
     with (
         machine.user(is_root=True),
-        pytest.raises(BadInput, match="^/srv/a: the image has a link there"),
+        pytest.raises(BadInput, match=r"^/srv/a: the image has a link there"),
         kind.open(outside),
     ):
         pass

@@ -16,7 +16,7 @@ from builder.artifacts.oci import read_layout
 from builder.build.packing import file_digest
 from builder.model.errors import BadInput, MissingPrerequisite
 from builder.system.process import Processes
-from builder.verify.shells import SHELLS, shell_in_image, shell_in_stage
+from builder.verify.user_commands import SHELLS, shell_in_image, shell_in_stage
 
 PROGRAMS = ("buildah", "apptainer", "ch-run", "pigz")
 
