@@ -19,6 +19,7 @@ from builder.load.project import KINDS, file_schema, when_schema
 from builder.load.recipes import TOOLKIT_ARGUMENTS
 from builder.model.errors import ErrorDocument
 from builder.model.manifest import Manifest
+from builder.model.measurement import ProgramRun
 from builder.model.records import schema_of_record
 from builder.trust.policy.cases import case_of
 from builder.trust.policy.site_policy import policy_of
@@ -38,6 +39,7 @@ _TITLES = {
     "manifest": "An image's cell, inputs and results: out/IDENTIFIER/manifest.json, verify --json",
     "report": "A run's images: out/report.json, build-images --json",
     "plan": "The selected images in build order: build-images plan --json",
+    "run": "A program that was run in an image: out/IDENTIFIER/runs/*.json, run --json",
     "error": "An error of a command with --json",
 }
 _RECORDS: Mapping[str, Callable[[Node, Faults], object]] = {
@@ -47,7 +49,7 @@ _RECORDS: Mapping[str, Callable[[Node, Faults], object]] = {
     "policy-case": case_of,
 }
 FILE_KINDS = (*KINDS, *_RECORDS)
-RESULT_KINDS = ("evidence", "manifest", "report", "plan", "error")
+RESULT_KINDS = ("evidence", "manifest", "report", "plan", "run", "error")
 
 
 class SchemaOptions(Options):
@@ -96,5 +98,6 @@ def _of_result(kind: str) -> dict[str, object]:
 
     if kind == "evidence":
         return evidence_schema()
-    records = {"manifest": Manifest, "report": ReportDocument, "error": ErrorDocument}
+    records = {"manifest": Manifest, "report": ReportDocument, "run": ProgramRun}
+    records["error"] = ErrorDocument
     return schema_of_record(records[kind]) if kind in records else plan_schema()

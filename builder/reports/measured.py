@@ -314,8 +314,14 @@ _OF_RUN: tuple[Metric[ProgramRun], ...] = (
     Metric("run_cpu_seconds", "Processor time of the program", "s", lambda run: run.cpu_seconds),
     Metric("run_start_seconds", "Time to start the container", "s", lambda run: run.start_s),
     Metric("run_exit_status", "Exit status of the program", "none", lambda run: run.status),
-    Metric("run_finished_timestamp_seconds", "When the run ended, in Unix time", "none", _ended),
+    Metric("run_finished_timestamp_seconds", "When the run ended, in Unix time", "", _ended),
 )
+
+
+def metrics_of_runs() -> list[tuple[str, str, str]]:
+    """Return name, help text and Grafana's unit of each metric of `exposition_of_run`."""
+    metrics = (*_OF_USE, *_OF_GPU, *_OF_RUN)
+    return [(f"{_RUN_PREFIX}_{each.name}", each.about, each.unit) for each in metrics]
 
 
 def exposition(measured: Measured) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -190,6 +191,7 @@ echo $status >{_AT}/status
 _TIME = re.compile(r"(\d+)m([\d.]+)s")
 _STATUS = re.compile(r"\d{1,3}\n")
 _MOST_BYTES = 1000  # of a note
+_KILLED = 128 + signal.SIGKILL
 _TICK_S = 0.004  # by which the times of files are known
 
 
@@ -385,9 +387,12 @@ class _Notes:
         return [self.pid, *descendants(self.pid)] if self.pid else []
 
     def status(self, ended: int) -> int:
-        """Return the program's exit status, else that of the container."""
+        """Return the program's exit status; if its container was killed, that of a killed program.
+
+        On Ctrl-C Buildah kills it, and returns 1.
+        """
         text = self.read("status")
-        return int(text) if _STATUS.fullmatch(text) else ended
+        return int(text) if _STATUS.fullmatch(text) else max(ended, _KILLED)
 
     @property
     def cpu_s(self) -> float:

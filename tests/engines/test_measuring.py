@@ -1,10 +1,16 @@
-"""`verify --bench` on a real image: every program in every format and bare, and what is kept."""
+"""`verify --bench` and `run` on a real image: programs in every format and bare, what is kept."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
+import os
+import pty
 import random
+import signal
+import subprocess
+import sys
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -17,12 +23,16 @@ from harness import (
     PROJECT,
     Ended,
     build_images,
+    copy_of,
     manifest_of,
     passed,
+    processes,
     run_program,
+    small_disk,
     tool_of_tests,
 )
 from made_formats import Node
+from ordinary_users import users
 from prometheus_client.parser import text_string_to_metric_families
 from small_images import Maker, sound
 
@@ -189,3 +199,127 @@ def test_bare_is_the_image_and_nothing_of_the_caller(
         assert not list(work.glob("run-*"))
     finally:
         tools.processes.capture(["rm", "-rf", str(work)])
+
+
+# ---- `run`: programs of users ----
+
+RUN = (sys.executable, "-m", "builder", "run")
+SCRIPT = "echo out; echo err >&2; cat; memory-speed 40 20 >/data/$0; exit $1"
+SAVING = 'trap "echo saved; exit 7" INT TERM; echo ready; sleep 300 & wait'
+
+
+def in_place(place: str) -> list[str]:
+    return ["--bare"] if place == "bare" else ["--format", place]
+
+
+def last_record(image: Path) -> dict[str, Any]:
+    """The newest record of a run, which is as its schema says."""
+    newest = max((image / "runs").iterdir(), key=lambda file: file.stat().st_mtime_ns)
+    record: dict[str, Any] = json.loads(newest.read_text())
+    jsonschema.validate(record, json.loads(schema_text("run")))
+    return record
+
+
+def test_a_users_program_is_run_and_measured_in_every_place(
+    hpc_bench: Path, tmp_path: Path
+) -> None:
+    data, metrics, plot = tmp_path / "data", tmp_path / "run.prom", tmp_path / "run.svg"
+    data.mkdir()
+    for folder in (*tmp_path.parents[:2], tmp_path, data):
+        folder.chmod(0o777)  # the program is an ordinary user's
+    for place in (*FORMATS, "bare"):
+        options = [*in_place(place), "--bind", f"{data}:/data", "--prometheus", metrics]
+        command = ["sh", "-c", SCRIPT, "result", "0"]
+        argv = (*RUN, hpc_bench, *options, "--plot", plot, "--", *command)
+        done = passed(run_program(*argv, cwd=PROJECT, stdin="in\n"))
+        assert done.stdout == "out\nin\n"
+        assert done.stderr.startswith(f"err\n{manifest_of(hpc_bench)['image']}, {place} (")
+        assert "data: {" in (data / "result").read_text()
+        (data / "result").unlink()
+        record = last_record(hpc_bench)
+        assert (record["argv"], record["binds"]) == (command, ["/data"])
+        assert (record["place"]["name"], record["status"]) == (place, 0)
+        use = record["use"]
+        assert 0.2 < record["cpu_seconds"] <= use["seconds"] * record["host"]["cores"] + 0.1
+        assert use["memory_bytes"] > 100e6
+        assert 0 < use["cpu"] <= 1
+        assert max(each["cpu"] for each in use["samples"]) > 0
+        families = text_string_to_metric_families(metrics.read_text())
+        values = {each.name: each.samples[0] for each in families}
+        assert values["build_images_run_seconds"].value == use["seconds"]
+        assert values["build_images_run_seconds"].labels["place"] == place
+        assert values["build_images_run_exit_status"].value == 0
+    for name in FORMATS:
+        assert f"  {name} against bare: " in done.stderr
+    assert plot.read_text().count("<polyline ") == 2
+
+
+@pytest.mark.parametrize("place", ["bare", *FORMATS] if LONG else ["sif"])
+def test_a_signal_reaches_the_program_and_nothing_remains(place: str, hpc_bench: Path) -> None:
+    mark = f"of-the-program-{os.urandom(8).hex()}"
+    argv = [*RUN, str(hpc_bench), *in_place(place), "--json", "--", "sh", "-c", SAVING, mark]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(argv, cwd=PROJECT, text=True, start_new_session=True, **pipes) as running:
+        assert running.stdout
+        assert running.stdout.readline() == "ready\n"
+        assert processes(mark)
+        running.send_signal(signal.SIGTERM)
+        out, err = running.communicate(timeout=60)
+    assert (running.returncode, out) == (7, "saved\n")
+    assert json.loads(err)["status"] == 7
+    assert not processes(mark)
+
+
+@pytest.mark.parametrize("place", ["bare", *FORMATS] if LONG else ["charliecloud"])
+def test_ctrl_c_ends_the_program_and_nothing_remains(place: str, hpc_bench: Path) -> None:
+    """A real terminal sends the signal to all; Buildah then kills the program."""
+    mark = f"of-the-program-{os.urandom(8).hex()}"
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.chdir(PROJECT)
+        argv = [*RUN, str(hpc_bench), *in_place(place), "--", "sh", "-c", SAVING, mark]
+        os.execv(argv[0], argv)
+    output, is_asked = b"", False
+    with contextlib.suppress(OSError):  # the terminal is closed
+        while text := os.read(terminal, 1000):
+            output += text
+            if b"ready" in output and not is_asked:
+                is_asked = bool(os.write(terminal, b"\x03"))
+    _, status = os.waitpid(pid, 0)
+    saved = place != "oci"
+    assert os.waitstatus_to_exitcode(status) == (7 if saved else 137), output
+    assert (b"saved" in output) == saved
+    assert not processes(mark)
+
+
+def test_a_full_disk_loses_no_exit_status(hpc_bench: Path, tmp_path: Path) -> None:
+    """An ordinary program fills the disk that the record is to be on; later it is read-only."""
+    with small_disk(tmp_path / "disk", "300m") as disk:
+        for folder in (*tmp_path.parents[:2], tmp_path, disk):
+            folder.chmod(0o777)
+        image = copy_of(hpc_bench, disk / "image")
+        words = ["--format", "charliecloud", "--bind", f"{disk}:/data", "--"]
+        fill = "cat /dev/zero >/data/zeros 2>/dev/null; exit 5"
+        done = build_images("run", image, *words, "sh", "-c", fill)
+        assert done.status == 5
+        assert done.stderr.count("No space left on device") == 1
+        assert "the program's exit status: 5" in done.stderr
+        (disk / "zeros").unlink()
+        passed(run_program("mount", "-o", "remount,ro", disk))
+        done = build_images("run", image, *words, "sh", "-c", "echo ran")
+        assert (done.status, done.stdout) == (2, "")
+        assert "Read-only file system" in done.stderr
+
+
+def test_an_ordinary_user_runs_a_program_of_the_image(hpc_bench: Path) -> None:
+    with users("build-images-runs") as [user]:
+        image = user.home / "image"
+        passed(run_program("cp", "-r", hpc_bench, image))
+        passed(run_program("chown", "-R", user.name, image))
+        words = ("run", image, "--format", "charliecloud", "--bind", f"{user.home}:/data", "--")
+        done = user.build_images(*words, "sh", "-c", "id -u >/data/id; no-such-command")
+        assert done.status == 127
+        assert (user.home / "id").stat().st_uid == image.stat().st_uid
+        done = user.build_images(*words, "no-such-command")
+        assert done.status == 127
+        assert "build-images: no-such-command: no such command in the image\n" in done.stderr

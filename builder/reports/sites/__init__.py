@@ -22,6 +22,8 @@ from builder.model import GENERIC, Cell, PlannedImage
 from builder.model.architectures import ARCHITECTURES
 from builder.model.contract import HostContract, contract_of
 from builder.model.errors import BadInput
+from builder.model.measurement import BARE
+from builder.reports.measured import metrics_of_runs
 from builder.reports.templates import text_environment
 
 _IN_IMAGE = "/opt/build-images"
@@ -211,6 +213,7 @@ def site_files(images: Sequence[SiteImage]) -> dict[str, str]:
 
     Each image has a folder; the modules are together in `modulefiles/`, and the entries of shpc in
     `shpc/ARCHITECTURE/`, as their programs require. An image without a digest has no shpc entry.
+    The dashboard for Grafana is for all images.
     """
     environment = text_environment(Path(__file__).parent / "templates")
     environment.filters.update(
@@ -238,9 +241,69 @@ def site_files(images: Sequence[SiteImage]) -> dict[str, str]:
         if image.digest:
             path = f"shpc/{image.cell.arch}/{image.repository.replace(':', '_')}/container.yaml"
             of_shpc.setdefault(path, []).append(image)
+    files[DASHBOARD] = dashboard()
     for path, group in of_shpc.items():
         files[path] = text("container.yaml", image=group[-1], images=group)
     return files
+
+
+# ---- The dashboard for Grafana: https://grafana.com/docs/grafana/latest/dashboards/ ----
+
+DASHBOARD = "grafana/build-images.json"
+_LABELS = ("image", "program")
+_SELECTED = '{image=~"$image", program=~"$program"}'
+_SOURCE = {"type": "prometheus", "uid": "$source"}
+
+
+def dashboard() -> str:
+    """Return a dashboard of the programs that `build-images run --prometheus` has measured."""
+    metrics = metrics_of_runs()
+    time = metrics[0][0]
+    panels = [(about, unit, f"{name}{_SELECTED}") for name, about, unit in metrics if unit]
+    bare = f'{time}{{place="{BARE}"}}'
+    against = f"{time}{_SELECTED} / ignoring(place) group_left {bare} - 1"
+    panels.insert(1, ("Time to completion against bare", "percentunit", against))
+    document = {
+        "title": "Programs in images",
+        "uid": "build-images-runs",
+        "schemaVersion": 39,
+        "tags": ["build-images"],
+        "time": {"from": "now-30d", "to": "now"},
+        "templating": {
+            "list": [
+                {"name": "source", "type": "datasource", "query": "prometheus"},
+                *(_variable(label, f"label_values({time}, {label})") for label in _LABELS),
+            ]
+        },
+        "panels": [_panel(number, *panel) for number, panel in enumerate(panels)],
+    }
+    return json.dumps(document, indent=1) + "\n"
+
+
+def _variable(name: str, query: str) -> dict[str, object]:
+    return {
+        "name": name,
+        "type": "query",
+        "datasource": _SOURCE,
+        "query": query,
+        "refresh": 2,
+        "includeAll": True,
+        "multi": True,
+    }
+
+
+def _panel(number: int, title: str, unit: str, expression: str) -> dict[str, object]:
+    """Return a panel with lines over time, the third of a row."""
+    legend = "{{program}}, {{place}} {{gpu}}, {{image}}"
+    return {
+        "id": number + 1,
+        "type": "timeseries",
+        "title": title,
+        "datasource": _SOURCE,
+        "gridPos": {"x": number % 3 * 8, "y": number // 3 * 8, "w": 8, "h": 8},
+        "fieldConfig": {"defaults": {"unit": unit}, "overrides": []},
+        "targets": [{"refId": "A", "expr": expression, "legendFormat": legend}],
+    }
 
 
 def lua(text: str) -> str:

@@ -362,7 +362,9 @@ def test_gpus_are_asked_once_for_all_rounds() -> None:
 
 def test_a_run_is_sampled_to_its_completion(tmp_path: Path) -> None:
     gpus = OneGpu()
-    sampler = Sampler(gpus, interval_s=0.0125, load=MachineLoad(proc=proc(tmp_path, busy=0, idle=100)))
+    sampler = Sampler(
+        gpus, interval_s=0.0125, load=MachineLoad(proc=proc(tmp_path, busy=0, idle=100))
+    )
     with sampler:
         proc(tmp_path, busy=60, idle=220, available=1)
         time.sleep(0.02)
@@ -377,7 +379,9 @@ def test_a_run_is_sampled_to_its_completion(tmp_path: Path) -> None:
 
 
 def test_a_run_that_fails_is_sampled_as_well(tmp_path: Path) -> None:
-    sampler = Sampler(no_gpus(), interval_s=0.01, load=MachineLoad(proc=proc(tmp_path, busy=0, idle=100)))
+    sampler = Sampler(
+        no_gpus(), interval_s=0.01, load=MachineLoad(proc=proc(tmp_path, busy=0, idle=100))
+    )
     with pytest.raises(KeyboardInterrupt), sampler:
         raise KeyboardInterrupt
     assert sampler.use.samples
