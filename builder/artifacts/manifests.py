@@ -204,8 +204,11 @@ def check_writable(folder: Path, *files: Path) -> None:
     """Raise `OSError` unless records of an image, and further files, can be written."""
     (folder / RUNS).mkdir(exist_ok=True)
     for place in (folder / RUNS, *(file.parent for file in files)):
-        with unnamed(place):
-            pass
+        try:
+            with unnamed(place):
+                pass
+        except OSError as error:  # it names the file
+            raise OSError(error.errno, error.strerror, str(place)) from error
 
 
 def record(folder: Path, run: ProgramRun) -> Path:

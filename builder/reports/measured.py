@@ -185,7 +185,7 @@ def text_of_run(run: ProgramRun, recorded: Iterable[ProgramRun] = ()) -> str:
     lines = [
         f"{run.image}, {where}: {use.seconds:.2f} s, exit status {run.status}",
         f"processor {run.cpu_seconds:.2f} s ({cores}), memory {use.memory_bytes / 1e6:.0f} MB",
-        f"the container: {run.start_s:.2f} s to start, processor {run.runtime_cpu_seconds:.2f} s",
+        f"runtime: {run.start_s:.2f} s to start, processor {run.runtime_cpu_seconds:.2f} s",
         *(
             f"GPU {gpu.index}: {gpu.busy or 0:.0%} busy, {(gpu.memory_bytes or 0) / 1e6:.0f} MB"
             for gpu in use.gpus
@@ -205,8 +205,9 @@ def _against_bare(run: ProgramRun, like: Sequence[ProgramRun]) -> Iterator[str]:
     bare = medians.pop(BARE, 0.0)
     for name, seconds in medians.items():
         if bare and run.place.name in {BARE, name}:
-            text = f"{seconds / bare - 1:+.1%}, median {seconds:.2f} s and {bare:.2f} s"
-            yield f"{name} against bare: {text} of {len(times[name])} and {len(times[BARE])}"
+            runs = f"medians of {len(times[name])} and {counted(len(times[BARE]), 'run')}"
+            both = f"{seconds:.2f} s and {bare:.2f} s, {runs}"
+            yield f"{name} against bare: {seconds / bare - 1:+.1%} ({both})"
 
 
 _WIDTH, _HEIGHT = 720, 80  # of a panel of the plot

@@ -1,10 +1,19 @@
-"""Make the output of containers, which may hold anything, safe to judge, show and store."""
+"""Make the output of containers, which may hold anything, safe to judge, show and store.
+
+A script in the container notes what becomes of a user's program, in a folder of this machine.
+"""
 
 from __future__ import annotations
 
+import os
 import re
+import signal
+from dataclasses import dataclass
+from pathlib import Path
 
 from builder.model import exact_json
+from builder.system.descendants import descendants
+from builder.system.files import read_regular
 
 LONGEST = 500  # characters of a reason
 _OUTPUT_LINES = 40
@@ -76,3 +85,72 @@ def end_of(*texts: str) -> str:
     """Return the end of these texts: at most 40 lines and 16,000 characters."""
     lines = [line for text in texts for line in text.split("\n") if line.strip()]
     return readable("\n".join(lines[-_OUTPUT_LINES:])[-_OUTPUT_LETTERS:])
+
+
+# ---- Notes about a user's program ----
+
+NOTES_AT = "/.build-images-run"  # in the container
+# It is the parent of the program, and signals do not end it. A shell would print which signal ended
+# the program, and Buildah any status but 0. Variables may precede the program, as env(1) has it.
+NOTING_SCRIPT = f"""\
+trap : HUP INT QUIT TERM USR1 USR2
+exec 3>&2 2>/dev/null
+echo $$ >{NOTES_AT}/started
+env -- "$@" 2>&3 3>&-
+status=$?
+times >{NOTES_AT}/times
+if [ $status = 127 ] && ! command -v "$0" >/dev/null; then
+    echo "build-images: $0: no such command in the image" >&3
+fi
+echo $status >{NOTES_AT}/status
+%s
+[ -s {NOTES_AT}/status ] || exit $status
+"""
+_TIME = re.compile(r"(\d+)m([\d.]+)s")
+_STATUS = re.compile(r"\d{1,3}\n")
+_MOST_BYTES = 1000  # of a note
+_KILLED = 128 + signal.SIGKILL
+
+
+@dataclass(kw_only=True, slots=True)
+class ProgramNotes:
+    """The script's notes about a program; programs of the image could change them, too."""
+
+    folder: Path
+    pid: int = 0
+
+    def read(self, name: str) -> str:
+        """Return a note; empty if there is none."""
+        try:
+            return read_regular(self.folder / name, _MOST_BYTES).decode(errors="replace")
+        except OSError:
+            return ""
+
+    def at(self, name: str, otherwise: float = 0.0) -> float:
+        """Return when a note was written, in seconds since 1970."""
+        try:
+            return (self.folder / name).lstat().st_mtime
+        except OSError:
+            return otherwise
+
+    def processes(self) -> list[int]:
+        """Return the script's process and all below it; none before its start."""
+        if not self.pid:
+            text = self.read("started").strip()
+            pid = int(text) if text.isdecimal() else 0
+            self.pid = pid if pid in descendants(os.getpid()) else 0
+        return [self.pid, *descendants(self.pid)] if self.pid else []
+
+    def status(self, ended: int) -> int:
+        """Return the program's exit status; if its container was killed, that of a killed program.
+
+        On Ctrl-C Buildah kills it, and returns 1.
+        """
+        text = self.read("status")
+        return int(text) if _STATUS.fullmatch(text) else max(ended, _KILLED)
+
+    @property
+    def cpu_s(self) -> float:
+        """The processor time of the program and of all its processes that ended."""
+        times = _TIME.findall(self.read("times").partition("\n")[2])
+        return sum(60 * int(minutes) + float(seconds) for minutes, seconds in times)

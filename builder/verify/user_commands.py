@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
-import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -29,10 +27,9 @@ from builder.model.cells import image_tag, stage_tag
 from builder.model.errors import BadInput, BuildStep, MissingPrerequisite, StepFailed
 from builder.model.manifest import FILES, Manifest
 from builder.model.measurement import BARE, HostFacts, PlaceFacts, ProgramRun, Use, program_of
-from builder.system.descendants import descendants
-from builder.system.files import read_regular
 from builder.system.host_facts import host_facts
 from builder.system.process import Processes
+from builder.verify.container_output import NOTES_AT, NOTING_SCRIPT, ProgramNotes
 from builder.verify.finished_images import finished, within_reach, work_folder
 from builder.verify.measure.sampling import ProcessLoad, Sampler, gpu_look, use_of
 from builder.verify.runners import DEFAULTS, RUNNERS
@@ -171,27 +168,6 @@ def _container(tools: Tools, layer: str) -> Iterator[tuple[Buildah, str]]:
 
 # ---- A program that is measured ----
 
-_AT = "/.build-images-run"  # in the container
-# It is the parent of the program, and signals do not end it. A shell would print which signal ended
-# the program, and Buildah any status but 0. Variables may precede the program, as env(1) has it.
-_SCRIPT = f"""\
-trap : HUP INT QUIT TERM USR1 USR2
-exec 3>&2 2>/dev/null
-echo $$ >{_AT}/started
-env -- "$@" 2>&3 3>&-
-status=$?
-times >{_AT}/times
-if [ $status = 127 ] && ! command -v "$0" >/dev/null; then
-    echo "build-images: $0: no such command in the image" >&3
-fi
-echo $status >{_AT}/status
-%s
-[ -s {_AT}/status ] || exit $status
-"""
-_TIME = re.compile(r"(\d+)m([\d.]+)s")
-_STATUS = re.compile(r"\d{1,3}\n")
-_MOST_BYTES = 1000  # of a note
-_KILLED = 128 + signal.SIGKILL
 _TICK_S = 0.004  # by which the times of files are known
 
 
@@ -222,39 +198,66 @@ def run_program(
     if emulator:
         say(f"emulated by {emulator}: its times say nothing about a real {manifest.cell.arch}")
     no_gpu = _no_gpu(manifest, kind, tools, host)
-    with work_folder(tools) as work:
-        artifact = within_reach(kind.format, manifest.artifacts[kind.format], folder, work)
-        notes = _notes_in(work)
-        container = Container(
-            artifact=artifact.path,
-            work=work,
-            tools=tools,
-            directory=layout.directory,
-            gpu=not no_gpu,
-            binds={**request.binds, _AT: notes.folder},
-        )
-        with kind.open(container) as opened:
-            started = now()
-            measured = _measured(opened, tools, kind, request.argv, notes)
+    name, version = BARE if request.bare else kind.format, tools.version(kind.program)
+    container = Container(
+        artifact=folder / FILES[kind.format],
+        work=folder,
+        tools=tools,
+        directory=layout.directory,
+        gpu=not no_gpu,
+        binds=request.binds,
+    )
     return ProgramRun(
         image=manifest.image,
         arch=manifest.cell.arch,
         content_key=manifest.content_key,
-        digest=artifact.digest,
-        place=PlaceFacts(
-            name=BARE if request.bare else kind.format,
-            runner=kind.program,
-            version=tools.version(kind.program),
-        ),
+        digest=manifest.artifacts[kind.format].digest,
+        place=PlaceFacts(name=name, runner=kind.program, version=version),
         argv=request.argv,
         binds=tuple(request.binds),
         host=host,
         emulator=emulator,
         no_gpu=no_gpu,
-        started=started,
-        finished=now(),
-        **measured,
+        **_run_in_copy(container, kind, manifest, request.argv, say),
     )
+
+
+class _Measured(TypedDict):
+    """The fields of a `ProgramRun` that are measured."""
+
+    started: str
+    finished: str
+    status: int
+    start_s: float
+    cpu_seconds: float
+    runtime_cpu_seconds: float
+    use: Use
+
+
+def _run_in_copy(
+    container: Container,
+    kind: Kind,
+    manifest: Manifest,
+    argv: Sequence[str],
+    say: Callable[[str], object],
+) -> _Measured:
+    """Run a program in a copy of the container's artifact, which its user can read."""
+    measured, folder = None, container.work
+    try:
+        with work_folder(container.tools) as work:
+            artifact = within_reach(kind.format, manifest.artifacts[kind.format], folder, work)
+            notes = ProgramNotes(folder=work / "run")
+            notes.folder.mkdir()
+            notes.folder.chmod(0o1777)  # the program's user writes there
+            binds = {**container.binds, NOTES_AT: notes.folder}
+            container = replace(container, artifact=artifact.path, work=work, binds=binds)
+            with kind.open(container) as opened:
+                measured = _measured(opened, container.tools, kind, argv, notes)
+    except OSError as error:  # after its end: what it left cannot be removed
+        if measured is None:
+            raise
+        say(f"build-images: {error}")
+    return measured
 
 
 def _kind_for(manifest: Manifest, tools: Tools, request: ProgramRequest, layout: Layout) -> Kind:
@@ -291,29 +294,19 @@ def _no_gpu(manifest: Manifest, kind: Kind, tools: Tools, host: HostFacts) -> st
     return "bare has none of the driver's files" if kind.name == BARE else kind.no_gpu(tools)
 
 
-class _Measured(TypedDict):
-    """The fields of a `ProgramRun` that are measured."""
-
-    status: int
-    start_s: float
-    cpu_seconds: float
-    runtime_cpu_seconds: float
-    use: Use
-
-
 def _measured(
-    opened: Runner, tools: Tools, kind: Kind, argv: Sequence[str], notes: _Notes
+    opened: Runner, tools: Tools, kind: Kind, argv: Sequence[str], notes: ProgramNotes
 ) -> _Measured:
     if isinstance(opened, CopiesDriver):
         opened.copy_driver()
     prefixed = _prefixed(opened)
     # Buildah may lose the end of the output: see `Chroot`.
-    script = _SCRIPT % ("sleep 1" if kind.name == "buildah" else "")
+    script = NOTING_SCRIPT % ("sleep 1" if kind.name == "buildah" else "")
     with (
         gpu_look(tools.processes) as gpus,
         Sampler(gpus, load=ProcessLoad(find=notes.processes)) as sampler,
     ):
-        began, before = time.time(), os.times()
+        began, before, started = time.time(), os.times(), now()
         ended = tools.processes.interactive(
             [*prefixed.prefix, "sh", "-c", script, program_of(argv), *argv],
             env={**tools.environment, **prefixed.env},
@@ -331,6 +324,8 @@ def _measured(
     cpu_s = notes.cpu_s
     all_s = sum(after[2:4]) - sum(before[2:4])  # of children that ended
     return _Measured(
+        started=started,
+        finished=now(),
         status=notes.status(ended),
         start_s=round(start_s, 3),
         cpu_seconds=round(cpu_s, 2),
@@ -348,54 +343,3 @@ def _use(use: Use, start_s: float, seconds: float, cpu_s: float) -> Use:
     ]
     share = cpu_s / max(seconds, _TICK_S) / (os.cpu_count() or 1)
     return use_of(samples, seconds=seconds, cpu=min(1.0, share), no_gpus=use.no_gpus)
-
-
-def _notes_in(work: Path) -> _Notes:
-    folder = work / "run"
-    folder.mkdir()
-    folder.chmod(0o1777)  # the program's user writes there
-    return _Notes(folder=folder)
-
-
-@dataclass(kw_only=True, slots=True)
-class _Notes:
-    """The script's notes about a program; programs of the image could change them, too."""
-
-    folder: Path
-    pid: int = 0
-
-    def read(self, name: str) -> str:
-        """Return a note; empty if there is none."""
-        try:
-            return read_regular(self.folder / name, _MOST_BYTES).decode(errors="replace")
-        except OSError:
-            return ""
-
-    def at(self, name: str, otherwise: float = 0.0) -> float:
-        """Return when a note was written, in seconds since 1970."""
-        try:
-            return (self.folder / name).lstat().st_mtime
-        except OSError:
-            return otherwise
-
-    def processes(self) -> list[int]:
-        """Return the script's process and all below it; none before its start."""
-        if not self.pid:
-            text = self.read("started").strip()
-            pid = int(text) if text.isdecimal() else 0
-            self.pid = pid if pid in descendants(os.getpid()) else 0
-        return [self.pid, *descendants(self.pid)] if self.pid else []
-
-    def status(self, ended: int) -> int:
-        """Return the program's exit status; if its container was killed, that of a killed program.
-
-        On Ctrl-C Buildah kills it, and returns 1.
-        """
-        text = self.read("status")
-        return int(text) if _STATUS.fullmatch(text) else max(ended, _KILLED)
-
-    @property
-    def cpu_s(self) -> float:
-        """The processor time of the program and of all its processes that ended."""
-        times = _TIME.findall(self.read("times").partition("\n")[2])
-        return sum(60 * int(minutes) + float(seconds) for minutes, seconds in times)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from builder.model.measurement import (
@@ -11,6 +12,7 @@ from builder.model.measurement import (
     Measured,
     OneRun,
     PlaceFacts,
+    ProgramRun,
     Quantity,
     Sample,
     Use,
@@ -77,3 +79,30 @@ def measured(*runs: OneRun, emulator: str = "", places: tuple[str, ...] = PLACES
         rows=rows_of(all_runs, [PROGRAM_BY_NAME[name] for name in names], places),
         runs=all_runs,
     )
+
+
+PROGRAM_RUN = ProgramRun(
+    image="hpc-base-1.0-debian13-x86_64",
+    arch="x86_64",
+    content_key="c" * 64,
+    digest="sha256:" + "d" * 64,
+    place=PlaceFacts(name="oci", runner="buildah", version="1.39"),
+    argv=("OMP_NUM_THREADS=4", "/opt/train", "--epochs=2"),
+    binds=("/data",),
+    host=HOST,
+    emulator="",
+    no_gpu="",
+    started="2026-01-02T09:00:00+00:00",
+    finished="2026-01-02T09:00:45+00:00",
+    status=0,
+    start_s=0.512,
+    cpu_seconds=80.0,
+    runtime_cpu_seconds=0.21,
+    use=replace(
+        USE,
+        samples=tuple(
+            Sample(at_s=at_s, cpu=at_s / 2.5, memory_bytes=int(at_s * 1e9), gpus=USE.gpus)
+            for at_s in (0.5, 1.0, 2.5)
+        ),
+    ),
+)

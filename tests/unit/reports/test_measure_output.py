@@ -12,7 +12,7 @@ import pytest
 from html_pages import Page
 from manifest_samples import record as manifest_record
 from manifest_samples import write_report
-from measure_samples import measured, run, speeds
+from measure_samples import PROGRAM_RUN, measured, run, speeds
 from prometheus_client.parser import text_string_to_metric_families
 from samples import compare_with_golden
 from test_report import cell, manifest, render, why
@@ -21,8 +21,15 @@ from builder.build.run import Run
 from builder.cli import main, verify
 from builder.model import Artifact, LeftOut
 from builder.model.manifest import Manifest, manifest_text
-from builder.model.measurement import Completion, GpuUse, Measured, OneRun, Use
-from builder.reports.measured import as_text, exposition, plot_of
+from builder.model.measurement import Completion, GpuUse, Measured, OneRun, PlaceFacts, Use
+from builder.reports.measured import (
+    as_text,
+    exposition,
+    exposition_of_run,
+    plot_of,
+    plot_of_run,
+    text_of_run,
+)
 from builder.reports.report import refreshed
 from builder.reports.templates import page_environment
 from builder.verify.finished_images import OpenImage
@@ -113,6 +120,31 @@ def test_the_use_of_a_machine_is_summed_up_over_the_runs_of_a_program() -> None:
 def test_a_figure_has_three_digits_that_count(value: float, text: str) -> None:
     row = measured(run("bare", speeds(value)), places=("bare",)).rows[0]
     assert row.text == f"{text} µs"
+
+
+def test_all_that_is_written_of_a_program() -> None:
+    bare = replace(PROGRAM_RUN, place=PlaceFacts(name="bare", runner="chroot"))
+    times = (("oci", 2.5), ("bare", 2.0), ("bare", 2.4), ("sif", 9.0))
+    like = [
+        replace(bare, place=replace(bare.place, name=name), use=replace(bare.use, seconds=seconds))
+        for name, seconds in times
+    ]
+    others = [replace(bare, argv=("x",)), replace(bare, status=1), replace(bare, content_key="x")]
+    lost = replace(bare, emulator="qemu 11", use=replace(bare.use, gpus=(), no_gpus="GPU is lost"))
+    texts = [
+        text_of_run(PROGRAM_RUN, [*like, *others]),
+        text_of_run(bare, like),
+        text_of_run(lost),
+        text_of_run(replace(bare, status=1), like),
+    ]
+    compare_with_golden("\n".join(texts) + "\n", "measure/program.txt")
+    compare_with_golden(exposition_of_run(PROGRAM_RUN), "measure/program.prom")
+    compare_with_golden(plot_of_run(PROGRAM_RUN, is_page=False), "measure/program.svg")
+    page = plot_of_run(replace(PROGRAM_RUN, image="<a>"), is_page=True)
+    assert "<title>&lt;a&gt;, oci" in page
+    assert page.endswith("</svg>\n</body>\n</html>\n")
+    empty = replace(PROGRAM_RUN, use=Use(seconds=0.0, cpu=0.0, memory_bytes=0))
+    assert plot_of_run(empty, is_page=False).count('points=""') == 2
 
 
 # The plot.

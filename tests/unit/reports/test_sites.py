@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import json
 import os
+import re
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,12 +15,22 @@ from typing import Any
 import pytest
 import yaml
 from manifest_samples import CELL
-from samples import GOLDEN, ROOT, image, recipe, shipped_images
+from measure_samples import PROGRAM_RUN
+from prometheus_client.parser import text_string_to_metric_families
+from samples import GOLDEN, ROOT, compare_with_golden, image, recipe, shipped_images
 
 from builder.cli import main
 from builder.model import PlannedImage
 from builder.model.errors import BadInput
-from builder.reports.sites import SiteImage, SitePlace, kubernetes_name, lua, site_files
+from builder.reports.measured import exposition_of_run
+from builder.reports.sites import (
+    DASHBOARD,
+    SiteImage,
+    SitePlace,
+    kubernetes_name,
+    lua,
+    site_files,
+)
 
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 PLACE = SitePlace(registry="quay.io/site", folder="/opt/images")
@@ -43,6 +54,7 @@ def at_site(identifier: str, place: SitePlace = PLACE, *, built: bool = False) -
 def texts(identifier: str, place: SitePlace = PLACE, *, built: bool = False) -> dict[str, str]:
     """The files of one image, by name without its folder."""
     files = site_files([at_site(identifier, place, built=built)])
+    del files[DASHBOARD]  # which is for all images
     return {path.removeprefix(f"{identifier}/"): text for path, text in files.items()}
 
 
@@ -71,14 +83,33 @@ def test_every_shipped_image_gets_all_files() -> None:
     files = site_files(images)
     with_mpi = sum(each.contract.mpi is not None for each in images)
     of_cray = sum(each.binds_cray for each in images)  # without Charliecloud's two scripts
-    assert len(files) == len(images) * 7 + with_mpi - 2 * of_cray
+    assert len(files) == len(images) * 7 + with_mpi - 2 * of_cray + 1
     assert files == site_files(images)
     for path, text in files.items():
         assert text.endswith("\n"), path
         assert "None" not in text, path
-        assert "{{" not in text, path
+        assert "{{" not in text or path == DASHBOARD, path
         if path.endswith(".yaml"):
             assert yaml.load(text, LOADER)["kind"] in {"Pod", "Job", "Template"}
+
+
+def test_the_dashboard_shows_metrics_that_a_run_has() -> None:
+    compare_with_golden(site_files([])[DASHBOARD], "sites/dashboard.json")
+    document = json.loads(site_files([])[DASHBOARD])
+    written = exposition_of_run(PROGRAM_RUN)
+    metrics = {each.name for each in text_string_to_metric_families(written)}
+    queries = [target["expr"] for panel in document["panels"] for target in panel["targets"]]
+    queries += [each["query"] for each in document["templating"]["list"][1:]]
+    used = [name for query in queries for name in re.findall(r"\bbuild_images_\w+", query)]
+    assert set(used) == metrics - {"build_images_run_finished_timestamp_seconds"}
+    labels = {label for query in queries for label in re.findall(r"[{ ](\w+)=", query)}
+    [family] = text_string_to_metric_families(written[: written.index("# HELP", 1)])
+    assert labels | {"place"} <= family.samples[0].labels.keys()
+    assert [panel["id"] for panel in document["panels"]] == [*range(1, len(queries) - 1)]
+    places = {tuple(panel["gridPos"].values()) for panel in document["panels"]}
+    assert len(places) == len(document["panels"])
+    names = [each["name"] for each in document["templating"]["list"]]
+    assert names == ["source", "image", "program"]
 
 
 # Values

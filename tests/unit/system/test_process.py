@@ -84,6 +84,36 @@ def test_the_status_of_an_interactive_command_is_that_of_a_shell(script: str, st
     assert Processes().interactive(sh(script)) == status
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
+@pytest.mark.parametrize("has_targets", [True, False])
+def test_signals_are_passed_on_to_the_targets_or_to_all(
+    number: signal.Signals,
+    has_targets: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The command is a shell that ignores the signal, with a shell below that ends with 7."""
+    monkeypatch.setattr("builder.system.process._is_in_foreground", lambda: False)
+    name, pid = number.name.removeprefix("SIG"), tmp_path / "pid"
+    inner = f"trap 'exit 7' {name}; echo $$ >{pid}; sleep 60 & wait"
+    script = sh(f"trap : {name}; sh -c '{inner.replace(chr(39), chr(34))}'; exit $?")
+
+    def targets() -> list[int]:
+        return [int(pid.read_text())] if has_targets else []
+
+    def when_it_runs() -> None:
+        while not (pid.exists() and pid.read_text()):
+            time.sleep(0.01)
+        os.kill(os.getpid(), number)
+
+    before = signal.getsignal(number)
+    sender = threading.Thread(target=when_it_runs)
+    sender.start()
+    assert Processes().interactive(script, targets=targets) == 7
+    sender.join()
+    assert signal.getsignal(number) is before
+
+
 def test_failure_quotes_its_last_lines_and_names_the_log(log: Path) -> None:
     script = sh("for n in $(seq 100); do echo line $n; done; exit 3")
     with pytest.raises(StepFailed) as caught:

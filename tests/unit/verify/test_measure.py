@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import subprocess
 import time
 from collections.abc import Callable, Sequence
@@ -13,7 +14,7 @@ from measure_samples import PROGRAM_BY_NAME, measured, recorded, run, speeds
 from samples import compare_with_golden
 
 from builder.model.errors import StepFailed
-from builder.model.measurement import GpuUse, OneRun, PlaceFacts
+from builder.model.measurement import GpuUse, OneRun, PlaceFacts, Sample
 from builder.system.process import Completed, Processes
 from builder.verify.measure.programs import EMULATED, PROGRAMS, Sizes, Unreadable
 from builder.verify.measure.rounds import Place, programs_in, run_rounds
@@ -21,7 +22,9 @@ from builder.verify.measure.sampling import (
     CpuTimes,
     Gpus,
     MachineLoad,
+    ProcessLoad,
     Sampler,
+    _Thinned,
     busy_share,
     cpu_times,
     memory_in_use,
@@ -376,6 +379,29 @@ def test_a_run_is_sampled_to_its_completion(tmp_path: Path) -> None:
     for sample in use.samples:
         assert sample.at_s == round(sample.at_s, 2) >= 0
         assert (sample.cpu, sample.gpus) in ((0.3333, gpus.look()), (0.0, gpus.look()))
+
+
+def test_a_long_run_keeps_a_limited_number_of_samples() -> None:
+    kept = _Thinned()
+    for number in range(5001):
+        kept.add(Sample(at_s=number, cpu=number % 2, memory_bytes=number % 1000))
+    samples = kept.samples
+    assert len(samples) == 1251
+    assert [each.at_s for each in samples[:3]] == [3, 7, 11]
+    assert samples[-1] == Sample(at_s=5000, cpu=0, memory_bytes=0)
+    assert {each.cpu for each in samples[:-1]} == {0.5}
+    assert max(each.memory_bytes for each in samples) == 999
+
+
+def test_the_load_by_processes() -> None:
+    nothing, none = ProcessLoad(find=lambda: [0]).look()
+    before, memory = ProcessLoad(find=lambda: [os.getpid()]).look()
+    twice, double = ProcessLoad(find=lambda: [os.getpid()] * 2).look()
+    assert (nothing.busy, none) == (0, 0)
+    assert memory > 1 << 20
+    assert double == pytest.approx(2 * memory, rel=0.1)
+    assert twice.busy >= 2 * before.busy > 0
+    assert before.all > before.busy
 
 
 def test_a_run_that_fails_is_sampled_as_well(tmp_path: Path) -> None:
