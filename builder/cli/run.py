@@ -38,6 +38,7 @@ class RunOptions(ImageOptions):
     bind: Sequence[str]
     prometheus: Path | None
     plot: Path | None
+    json: bool
     argv: list[str]
 
 

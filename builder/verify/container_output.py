@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from builder.model import exact_json
-from builder.system.descendants import descendants
+from builder.system.descendants import descendants, with_children
 from builder.system.files import read_regular
 
 LONGEST = 500  # characters of a reason
@@ -139,7 +139,7 @@ class ProgramNotes:
             text = self.read("started").strip()
             pid = int(text) if text.isdecimal() else 0
             self.pid = pid if pid in descendants(os.getpid()) else 0
-        return [self.pid, *descendants(self.pid)] if self.pid else []
+        return with_children(self.pid) if self.pid else []
 
     def status(self, ended: int) -> int:
         """Return the program's exit status; if its container was killed, that of a killed program.

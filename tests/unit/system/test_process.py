@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from builder.model.errors import Interrupted, MissingPrerequisite, StepFailed
+from builder.system.descendants import descendants, end_tree, text_of, with_children
 from builder.system.process import TAIL_LINES, Completed, Processes
 from builder.system.terminal import CAPTURE_LIMIT
 
@@ -112,6 +113,27 @@ def test_signals_are_passed_on_to_the_targets_or_to_all(
     assert Processes().interactive(script, targets=targets) == 7
     sender.join()
     assert signal.getsignal(number) is before
+
+
+@pytest.mark.parametrize("has_lists", [True, False])
+def test_a_process_with_all_below_it(has_lists: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not has_lists:  # an older kernel
+        monkeypatch.setattr("os.path.exists", lambda _path: False)
+        monkeypatch.setattr("builder.system.descendants.text_of", without_lists(text_of))
+    script = f"sh -c 'sleep {LONG} & sleep {LONG} & echo; wait' & wait"
+    with subprocess.Popen(sh(script), stdout=subprocess.PIPE) as shell:
+        assert shell.stdout
+        shell.stdout.readline()
+        pids = with_children(shell.pid)
+        assert pids[0] == shell.pid
+        assert sorted(pids[1:]) == sorted(descendants(shell.pid))
+        assert len(pids) == 4
+        end_tree(shell.pid, grace_s=0.0)
+    assert with_children(shell.pid) == [shell.pid]
+
+
+def without_lists(read: Callable[[Any], str]) -> Callable[[Any], str]:
+    return lambda file: "" if str(file).endswith("/children") else read(file)
 
 
 def test_failure_quotes_its_last_lines_and_names_the_log(log: Path) -> None:
