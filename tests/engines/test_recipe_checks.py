@@ -314,7 +314,7 @@ def test_osu_needs_its_benchmarks(tmp_path: Path) -> None:
     assert (done.status, done.finding) == (1, f"there is no osu_latency below {tmp_path}")
 
 
-@pytest.mark.parametrize("name", ["horovod", "chainermn"])
+@pytest.mark.parametrize("name", ["horovod", "horovod-pytorch", "chainermn"])
 def test_a_missing_framework_is_a_finding(name: str) -> None:
     done = run(sys.executable, SOURCES / f"{name}-check.py", "2")
     assert (done.status, done.finding[:13]) == (1, "cannot import")
