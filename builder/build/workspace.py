@@ -117,7 +117,7 @@ def workspace(
     engine: str,
     owner: str | None,
     fresh: bool,
-    waiting: Callable[[], object] = lambda: None,
+    waiting: Callable[[str], object] = lambda _: None,
     stopped: Callable[[], bool] = lambda: False,
 ) -> Iterator[ImageWorkspace]:
     """Lock and yield the image's work folder; `fresh` first removes what is in it."""
