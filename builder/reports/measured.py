@@ -198,16 +198,22 @@ def text_of_run(run: ProgramRun, recorded: Iterable[ProgramRun] = ()) -> str:
 
 def _against_bare(run: ProgramRun, like: Sequence[ProgramRun]) -> Iterator[str]:
     """Yield how a run's format compares with bare; of a bare run, how each format does."""
-    times: dict[str, list[float]] = {}
+    times: dict[str, list[tuple[float, float]]] = {}
     for each in like:
-        times.setdefault(each.place.name, []).append(each.use.seconds)
-    medians = {name: statistics.median(seconds) for name, seconds in times.items()}
-    bare = medians.pop(BARE, 0.0)
-    for name, seconds in medians.items():
+        times.setdefault(each.place.name, []).append((each.use.seconds, each.cpu_seconds))
+    medians = {
+        name: [*map(statistics.median, zip(*pairs, strict=True))] for name, pairs in times.items()
+    }
+    bare = medians.pop(BARE, [])
+    for name, values in medians.items():
         if bare and run.place.name in {BARE, name}:
-            runs = f"medians of {len(times[name])} and {counted(len(times[BARE]), 'run')}"
-            both = f"{seconds:.2f} s and {bare:.2f} s, {runs}"
-            yield f"{name} against bare: {seconds / bare - 1:+.1%} ({both})"
+            time, processor = map(_change, values, bare)
+            runs = f"{len(times[name])} and {counted(len(times[BARE]), 'run')}"
+            yield f"{name} against bare: time {time}, processor {processor}; medians of {runs}"
+
+
+def _change(seconds: float, bare: float) -> str:
+    return f"{seconds / max(bare, 0.001) - 1:+.1%} ({seconds:.2f} s and {bare:.2f} s)"
 
 
 _WIDTH, _HEIGHT = 720, 80  # of a panel of the plot
@@ -236,7 +242,7 @@ def plot_of_run(run: ProgramRun, *, is_page: bool) -> str:
     """Return the samples of a run as an SVG image, or as a page with it."""
     from builder.reports.templates import page_environment  # noqa: PLC0415 - slow to import
 
-    samples, cores, most = run.use.samples, run.host.cores, run.use.memory_bytes or 1
+    samples, most = run.use.samples, run.use.memory_bytes or 1
     seconds = max(run.use.seconds, 0.001)
     gpus: dict[int, list[tuple[float, float]]] = {}
     for at_s, gpu in ((sample.at_s, gpu) for sample in samples for gpu in sample.gpus):
@@ -244,19 +250,13 @@ def plot_of_run(run: ProgramRun, *, is_page: bool) -> str:
     cpu = [(sample.at_s, sample.cpu) for sample in samples]
     memory = [(sample.at_s, sample.memory_bytes) for sample in samples]
     panels = [
-        Panel.of(f"cores busy, of {cores}", 1, seconds, cpu),
+        Panel.of(f"cores busy, of {run.host.cores}", 1, seconds, cpu),
         Panel.of(f"memory, up to {most / 1e6:.0f} MB", most, seconds, memory),
         *(Panel.of(f"GPU {index} busy", 1, seconds, pairs) for index, pairs in gpus.items()),
     ]
-    template = page_environment().get_template("run.svg.j2")
-    return template.render(
-        title=text_of_run(run).partition("\n")[0],
-        panels=panels,
-        seconds=run.use.seconds,
-        is_page=is_page,
-        width=_WIDTH,
-        height=_HEIGHT,
-    )
+    title = text_of_run(run).partition("\n")[0]
+    template, size = page_environment().get_template("run.svg.j2"), (_WIDTH, _HEIGHT)
+    return template.render(title=title, panels=panels, seconds=seconds, is_page=is_page, size=size)
 
 
 # ---- Prometheus ----
