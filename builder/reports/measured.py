@@ -321,8 +321,10 @@ _OF_RUN: tuple[Metric[ProgramRun], ...] = (
 
 def metrics_of_runs() -> list[tuple[str, str, str]]:
     """Return name, help text and Grafana's unit of each metric of `exposition_of_run`."""
-    metrics = (*_OF_USE, *_OF_GPU, *_OF_RUN)
-    return [(f"{_RUN_PREFIX}_{each.name}", each.about, each.unit) for each in metrics]
+    metrics = [(each.name, each.about, each.unit) for each in _OF_USE]
+    metrics += [(each.name, each.about, each.unit) for each in _OF_GPU]
+    metrics += [(each.name, each.about, each.unit) for each in _OF_RUN]
+    return [(f"{_RUN_PREFIX}_{name}", about, unit) for name, about, unit in metrics]
 
 
 def exposition(measured: Measured) -> str:

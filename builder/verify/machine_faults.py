@@ -91,7 +91,7 @@ def runs_nothing(kind: Kind, container: Container) -> str:
     with readable_folder(container.work, "control-") as folder:
         artifact = _image(kind.format, folder, program)
         control = dataclasses.replace(
-            container, artifact=artifact, directory="/", gpu=False, binds={}
+            container, artifact=artifact, directory="/", gpu=False, data=None
         )
         try:
             with kind.open(control) as runner:

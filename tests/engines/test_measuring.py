@@ -177,11 +177,7 @@ def test_bare_is_the_image_and_nothing_of_the_caller(
     data.mkdir(exist_ok=True)
     data.chmod(0o1777)
     container = Container(
-        artifact=hpc_bench / "image.tar.gz",
-        work=work,
-        tools=tools,
-        directory="/srv",
-        binds={"/mnt": data},
+        artifact=hpc_bench / "image.tar.gz", work=work, tools=tools, directory="/srv", data=data
     )
     try:
         with bare_kind({"PATH": "/usr/bin:/bin", "ODD": "a b"}).open(container) as runner:
@@ -204,7 +200,7 @@ def test_bare_is_the_image_and_nothing_of_the_caller(
 # ---- `run`: programs of users ----
 
 RUN = (sys.executable, "-m", "builder", "run")
-SCRIPT = "echo out; echo err >&2; cat; memory-speed 40 20 >/data/$0; exit $1"
+SCRIPT = "echo out; echo err >&2; cat; memory-speed 40 8 >/data/$0; exit $1"
 SAVING = 'trap "echo saved; exit 7" INT TERM; echo ready; sleep 300 & wait'
 
 
@@ -258,8 +254,14 @@ def test_a_users_program_is_run_and_measured_in_every_place(
 def test_a_signal_reaches_the_program_and_nothing_remains(place: str, hpc_bench: Path) -> None:
     mark = f"of-the-program-{os.urandom(8).hex()}"
     argv = [*RUN, str(hpc_bench), *in_place(place), "--json", "--", "sh", "-c", SAVING, mark]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with subprocess.Popen(argv, cwd=PROJECT, text=True, start_new_session=True, **pipes) as running:
+    with subprocess.Popen(
+        argv,
+        cwd=PROJECT,
+        text=True,
+        start_new_session=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as running:
         assert running.stdout
         assert running.stdout.readline() == "ready\n"
         assert processes(mark)

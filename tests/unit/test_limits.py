@@ -49,7 +49,7 @@ from builder.verify import (
     machine_faults,
     targets,
 )
-from builder.verify.cluster import connection, executor, slurm, task
+from builder.verify.cluster import connection, executor, run, task
 from builder.verify.measure import programs, rounds, sampling
 from builder.verify.ranks import outcomes
 from builder.verify.rehearse import imports, repositories, resolution, servers, workspace
@@ -125,7 +125,7 @@ def test_how_long_orders_are_waited_for() -> None:
     assert (task._LOG, task._ENDING_S, executor._ENDING_S) == (64 * KIB, 8, 10)
     assert (task._LIMIT_S, task._FRESH_S) == (24 * 60 * 60, 600)
     assert (connection._ANSWER_S, connection._AT_ONCE, formats._AT_ONCE) == (20, 8, 2)
-    assert (slurm._SUBMIT_S, slurm._LONELY_S) == (60, 60)
+    assert (run._SUBMIT_S, run._LONELY_S) == (60, 60)
 
 
 def test_what_is_read_of_mirrors_and_indexes() -> None:

@@ -31,7 +31,7 @@ from builder.verify.measure.programs import EMULATED, PROGRAMS, RANKS, Benchmark
 from builder.verify.measure.sampling import Gpus, Sampler, busy_share, gpu_look
 from builder.verify.proof import emulator_of
 from builder.verify.runners import DEFAULTS, RUNNERS
-from builder.verify.runners.protocol import DATA_AT, Container, Kind, Runner
+from builder.verify.runners.protocol import Container, Kind, Runner
 from builder.verify.runners.sites import BARE_FORMAT, bare_kind
 
 _TIMEOUT_S = 900.0
@@ -116,7 +116,7 @@ def _places(
             work=image.work,
             tools=tools,
             directory=target.directory,
-            binds={DATA_AT: data},
+            data=data,
         )
         version = run.versions.get(kind.program) or tools.version(kind.program)
         place = PlaceFacts(name=_name(kind), runner=kind.program, version=version)

@@ -120,14 +120,14 @@ class Sampler:
         self._thread = threading.Thread(target=self._look)
 
     def __enter__(self) -> Sampler:
-        self._first, _ = self._load.look()
+        self._first = self._load.look()[0]
         self._began = time.monotonic()
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._seconds = time.monotonic() - self._began
-        self._last, _ = self._load.look()
+        self._last = self._load.look()[0]
         self._over.set()
         self._thread.join()
 

@@ -136,7 +136,7 @@ def test_the_control_is_an_artifact_of_the_format(
     @contextmanager
     def opened(control: Container) -> Iterator[Any]:
         seen.append((control.artifact.name, control.artifact.exists()))
-        assert (control.directory, control.gpu, control.binds) == ("/", False, {})
+        assert (control.directory, control.gpu, control.data) == ("/", False, None)
         assert control.artifact.parent.name.startswith("control-")
         root = control.artifact.with_name("sandbox")
         tarball = control.artifact if form == "charliecloud" else None
@@ -166,7 +166,7 @@ def test_the_control_is_an_artifact_of_the_format(
     monkeypatch.setattr(machine_faults, "_STATIC", (script, program))
     mask = os.umask(0o077)
     try:
-        given = dataclasses.replace(container, directory="/srv", gpu=True, binds={"/mnt": tmp_path})
+        given = dataclasses.replace(container, directory="/srv", gpu=True, data=tmp_path)
         assert runs_nothing(Kind(name="x", format=form, program="x", open=opened), given) == ""
     finally:
         os.umask(mask)
