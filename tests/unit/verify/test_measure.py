@@ -393,6 +393,13 @@ def test_a_long_run_keeps_a_limited_number_of_samples() -> None:
     assert max(each.memory_bytes for each in samples) == 999
 
 
+def test_the_load_has_that_of_ended_children(monkeypatch: pytest.MonkeyPatch) -> None:
+    fields = ["S", "1", *["9"] * 9, "1", "20", "300", "4000", *["9"] * 6, "2", "9"]
+    monkeypatch.setattr("builder.verify.measure.sampling.stat_fields", lambda _pid: fields)
+    used, memory = ProcessLoad(find=lambda: [5]).look()
+    assert (used.busy, memory) == (4321, 2 * os.sysconf("SC_PAGE_SIZE"))
+
+
 def test_the_load_by_processes() -> None:
     nothing, none = ProcessLoad(find=lambda: [0]).look()
     before, memory = ProcessLoad(find=lambda: [os.getpid()]).look()

@@ -19,8 +19,9 @@ from test_shell_commands import PROGRAMS, image_folder, keep_formats
 from builder.artifacts.manifests import record, recorded
 from builder.cli import main
 from builder.host.doctor.diagnosis import Item
+from builder.model.measurement import Sample, Use
 from builder.system.process import Processes
-from builder.verify.user_commands import ProgramRequest, run_program
+from builder.verify.user_commands import ProgramRequest, _use, run_program
 
 __all__ = ["image_folder"]
 AT = "/.build-images-run"
@@ -198,6 +199,19 @@ def test_json_is_the_record(folder: Path, capsys: pytest.CaptureFixture[str]) ->
     assert document["no_gpu"] == "the image has no CUDA"
     assert page.read_text().startswith("<!doctype html>\n")
     assert 'place="sif",program="a"} 3.0\n' in metrics.read_text()
+
+
+@pytest.mark.parametrize(("seconds", "kept", "share"), [(1.0, [0.4, 1.0], 0.25), (0.0, [], 1.0)])
+def test_the_use_is_that_of_the_programs_time(
+    seconds: float, kept: Sequence[float], share: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The container began 2 s before the program, and ended later."""
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    samples = [Sample(at_s=at_s, cpu=0.1, memory_bytes=9) for at_s in (1.0, 2.4, 3.0, 4.0)]
+    sampled = Use(seconds=5.0, cpu=0.9, memory_bytes=1, samples=tuple(samples))
+    use = _use(sampled, 2.0, seconds, 0.5)
+    assert [sample.at_s for sample in use.samples] == kept
+    assert (use.seconds, use.cpu, use.memory_bytes) == (seconds, share, 9 if kept else 0)
 
 
 def test_a_short_history_is_kept(tmp_path: Path) -> None:
