@@ -148,19 +148,14 @@ def _downloaded(url: str, name: str, locking: Locking) -> LockedSource:
     raise Unfetched("\n".join(reasons))
 
 
-def merged(known: Lock, new: Lock, *, everything: bool, recipes: Collection[str]) -> Lock:
-    """Return the lock to write. With `everything`, it is `new`: other entries are unused.
-
-    Otherwise all known entries stay; recipes that are not in `recipes` keep their sources.
-    """
-    if everything:
-        return new
-    sources = dict(known.sources)
+def merged(kept: Lock, new: Lock, *, recipes: Collection[str]) -> Lock:
+    """Return the lock to write; recipes that are not in `recipes` keep their sources."""
+    sources = dict(kept.sources)
     for url, source in new.sources.items():
-        before = known.sources[url].recipes if url in known.sources else ()
+        before = kept.sources[url].recipes if url in kept.sources else ()
         names = [name for name in before if name not in recipes]
         sources[url] = replace(source, recipes=tuple(sorted({*names, *source.recipes})))
-    return Lock(sources=sources, references={**known.references, **new.references})
+    return Lock(sources=sources, references={**kept.references, **new.references})
 
 
 def lock_changes(before: Lock, lock: Lock, inherited: Lock) -> Iterator[str]:
