@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from builder.build.at_work import using
+from builder.build.at_work import store_in_use
 from builder.build.mirror import find_mirror
 from builder.build.planning import plan_of
 from builder.build.stages import brought_bases
@@ -40,7 +40,6 @@ from builder.sources.base_digests import (
     Key,
     Registries,
     SilentRegistry,
-    mismatches,
     pin_references,
     registry_of,
     unreachable,
@@ -54,6 +53,7 @@ from builder.sources.locking import (
     lock_sources,
     lock_text,
     merged,
+    mismatches,
 )
 from builder.sources.store import MIRROR_HINT as SOURCE_HINT
 from builder.sources.store import UPDATE_HINT, Changed, SourceStore, Unfetched, fetch_all
@@ -264,10 +264,10 @@ def _names(spec: Spec) -> set[str]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Lockable:
-    """The downloads and bases of images; `kept` are the project's pins that other images need."""
+    """The downloads and bases of images; `retained` are the pins that other images need."""
 
     images: Sequence[PlannedImage]
-    kept: Lock
+    retained: Lock
     downloads: Downloads
     sources: Sequence[SourceRequest]
     references: Sequence[Key]
@@ -279,7 +279,7 @@ class Lockable:
         downloads = downloads_of(plan.images)
         return cls(
             images=plan.images,
-            kept=project.lock if others is None else _needed(project.lock, others),
+            retained=project.lock if others is None else _needed(project.lock, others),
             downloads=downloads,
             sources=_requests(downloads),
             references=_references(plan.images),
@@ -297,7 +297,7 @@ class Lockable:
             self.references,
             files,
             own=project.lock.beyond(project.inherited),
-            kept=self.kept,
+            retained=self.retained,
         )
         if faults:
             raise BadInput.of(faults)
@@ -315,14 +315,14 @@ class Lockable:
         urls = [url for source in self.sources for url in source.urls]
         store = store_of(folder, project.site, urls)
         locking = _locking(project, store, progress, update=update)
-        with using(Home.of_environment(), folder, progress.say):
+        with store_in_use(Home.of_environment(), folder, progress.say):
             sources, unlocked = lock_sources(self.sources, project.lock, locking)
         registries = Registries(mirrors=project.site.registries)
         references, unpinned = pin_references(
             self.references, project.lock.references, registries, update=update
         )
         lock = merged(
-            self.kept,
+            self.retained,
             Lock(sources={source.url: source for source in sources}, references=references),
             recipes={stage.name for image in self.images for stage in image.stages},
         ).over(project.inherited)

@@ -1,4 +1,4 @@
-"""The work folder of one image: finished steps are kept, and a rerun continues after them."""
+"""The work folder of one image, where a rerun continues, and its log in the output folder."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from builder.model.manifest import FILES, LOG
 from builder.model.records import read, write
 from builder.system.files import link_or_copy, read_json, read_regular, write_atomically
 from builder.system.home import Home
-from builder.system.locks import is_written, locked, written
+from builder.system.locks import has_writer, locked, sole_writer
 
 SPEC_FILES = ("Dockerfile", "Singularity.def", ".dockerignore")
 FAILED_STEP = "failed-step.json"
@@ -218,7 +218,7 @@ class ImageLog:
         """Begin the log, and drop what is noted of an earlier failure, unless that was done."""
         output_folder(self.path.parent)
         if not self._is_own and not is_running(self.path):
-            self._held.enter_context(written(self.path))
+            self._held.enter_context(sole_writer(self.path))
             self._is_own = True
             note_failure(self.path.parent, None)
 
@@ -256,7 +256,7 @@ def is_running(log: Path) -> bool:
     """Return whether a build writes to a log at present."""
     try:
         with log.open("rb") as file:
-            return is_written(file)
+            return has_writer(file)
     except FileNotFoundError:
         return False
 
@@ -272,7 +272,7 @@ def announced(out: Path, states: Mapping[str, str]) -> Iterator[None]:
             path.unlink(missing_ok=True)
     path = out / _RUNS.replace("*", secrets.token_hex(8))
     try:
-        with written(path):
+        with sole_writer(path):
             path.write_text(json.dumps(states))
             yield
     finally:
@@ -315,7 +315,7 @@ def log_text(log: Path, *, follow: bool, report: Callable[[str], object]) -> Ite
     with log.open("rb") as file:
         rest = b""
         while True:
-            is_last = not (follow and is_written(file))  # first: what is written since is read
+            is_last = not (follow and has_writer(file))  # first: what is written since is read
             lines, newline, rest = (rest + file.read()).rpartition(b"\n")
             yield lines + newline
             if is_last:

@@ -30,7 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         complete()
     words = sys.argv[1:] if argv is None else list(argv)
     try:
-        code = _ended(words)
+        code = _run(words)
     except SystemExit as ended:  # by the parser: help, or bad usage
         raise SystemExit(_flushed(int(ended.code or 0))) from ended
     return _flushed(code)
@@ -45,7 +45,7 @@ def _open_streams() -> None:
             setattr(sys, name, os.fdopen(number, "w" if number else "r"))
 
 
-def _ended(argv: Sequence[str]) -> int:
+def _run(argv: Sequence[str]) -> int:
     options = Options()
     try:
         disable()  # while modules are imported, of which nothing is garbage

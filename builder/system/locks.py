@@ -94,7 +94,7 @@ def locked_now(folder: Path, name: str) -> Iterator[bool]:
 
 
 @contextlib.contextmanager
-def written(path: Path) -> Iterator[None]:
+def sole_writer(path: Path) -> Iterator[None]:
     """Replace a file by an empty one, and lock it: it is being written to until this ends.
 
     On a file system without locks it is only replaced.
@@ -106,8 +106,8 @@ def written(path: Path) -> Iterator[None]:
         yield
 
 
-def is_written(file: IO[bytes]) -> bool:
-    """Return whether somebody writes to an open file at present, by `written`."""
+def has_writer(file: IO[bytes]) -> bool:
+    """Return whether somebody writes to an open file at present, by `sole_writer`."""
     with _if_supported():
         if not _try(file, fcntl.LOCK_SH):
             return True

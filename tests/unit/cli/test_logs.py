@@ -109,8 +109,8 @@ def test_a_run_that_ends_before_a_build_begins(
 ) -> None:
     os.utime(folder / "build.log", (1, 1))
     with announced(folder.parent, {IMAGE: "not begun"}):
-        ended = threading.Timer(0.4, lambda: [one.unlink() for one in folder.parent.glob(".run-*")])
-        ended.start()
+        [run] = folder.parent.glob(".run-*")
+        threading.Timer(0.4, run.unlink).start()
         assert logs(folder, "-f", IMAGE) == 0
     said = f"{IMAGE}: not begun\n{IMAGE}: the run ended before this build began\n"
     assert capsys.readouterr() == ("", said)
