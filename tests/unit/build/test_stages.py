@@ -264,6 +264,23 @@ def test_a_base_names_no_indices_of_the_base_before_it(
     assert asked == {("base", False), ("stage", True)}
 
 
+def test_the_log_of_the_first_image_has_the_output_of_its_base(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ensured: Callable[..., StoredBase] = vars(stages_module)["ensure_base"]
+
+    def ensure(*words: Any, **named: Any) -> StoredBase:
+        with words[3].log.open("a") as log:
+            log.write("mmdebstrap prints this\n")
+        return ensured(*words, **named)
+
+    monkeypatch.setattr(stages_module, "ensure_base", ensure)
+    assert site.job().exit_code == 0
+    logs = sorted(site.root.glob("out/*/build.log"))
+    assert [log.read_text().count("mmdebstrap") for log in logs] == [1, 0, 0]
+    assert logs[0].read_text().startswith("mmdebstrap prints this\n")
+
+
 def test_a_runtime_stage_comes_after_that_of_its_nearest_ancestor(site: Site) -> None:
     site.recipes = [CORE, ONE, recipe("a-leaf", parent="one")]
     site.job(jobs=1)
