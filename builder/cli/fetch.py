@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from builder.build.at_work import store_in_use
-from builder.build.inputs import fetched, planned, sources_of
-from builder.build.planning import compiled
+from builder.build.inputs import fetched, sources_of
+from builder.build.planning import compiled, planned
 from builder.cli.options import Parser, SelectorOptions, add_json, add_offline
 from builder.compile.spec import block_faults
 from builder.load.project import load_project

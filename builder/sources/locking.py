@@ -148,6 +148,24 @@ def _downloaded(url: str, name: str, locking: Locking) -> LockedSource:
     raise Unfetched("\n".join(reasons))
 
 
+def needed(
+    lock: Lock, requests: Iterable[SourceRequest], references: Collection[tuple[str, str]]
+) -> Lock:
+    """Return the entries of a lock for these requests and references."""
+    users: dict[str, set[str]] = {}
+    for request in requests:
+        for url in request.urls:
+            users.setdefault(url, set()).update(request.recipes)
+    return Lock(
+        sources={
+            url: replace(source, recipes=recipes)
+            for url, source in lock.sources.items()
+            if (recipes := tuple(sorted(users.get(url, set()) & {*source.recipes})))
+        },
+        references={key: pin for key, pin in lock.references.items() if key in references},
+    )
+
+
 def merged(retained: Lock, new: Lock, *, recipes: Collection[str]) -> Lock:
     """Return the lock to write; recipes that are not in `recipes` keep their sources."""
     sources = dict(retained.sources)
