@@ -19,12 +19,13 @@ from typing import TypeVar, cast
 from builder.artifacts.manifests import size_of
 from builder.compile.spec.image_scripts import EXECUTABLE
 from builder.model import Artifact, PlannedImage, Spec
-from builder.model.errors import BuildStep
+from builder.model.errors import BuildStep, counted
 from builder.model.manifest import FILES, LOG
 from builder.model.records import read, write
 from builder.system.files import link_or_copy, read_json, read_regular, write_atomically
 from builder.system.home import Home
-from builder.system.locks import has_writer, locked, sole_writer
+from builder.system.locks import has_writer, locked, sole_writer, this_process
+from builder.system.terminal import printable
 
 SPEC_FILES = ("Dockerfile", "Singularity.def", ".dockerignore")
 FAILED_STEP = "failed-step.json"
@@ -261,33 +262,55 @@ def is_running(log: Path) -> bool:
         return False
 
 
-@contextlib.contextmanager
-def announced(out: Path, states: Mapping[str, str]) -> Iterator[None]:
-    """Keep in an output folder the states of images whose builds a run has yet to begin.
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class _ActiveRun:
+    """A run's file in its output folder: its process, and states of builds that are yet to begin.
 
-    The file is locked while the run lasts. Files of killed runs are removed.
+    The file is locked while the run lasts.
     """
+
+    process: str
+    states: Mapping[str, str]
+
+
+@contextlib.contextmanager
+def announced(
+    out: Path, states: Mapping[str, str], report: Callable[[str], object]
+) -> Iterator[None]:
+    """Keep the states of a run's builds in its output folder; `report` other runs of its images."""
     for path in out.glob(_RUNS):
-        if not is_running(path):
+        if not is_running(path):  # of a killed run
             path.unlink(missing_ok=True)
+    for other in _active_runs(out).values():
+        if number := len(states.keys() & other.states.keys()):
+            report(f"{other.process} builds {counted(number, 'image')} of this run in {out}, too")
     path = out / _RUNS.replace("*", secrets.token_hex(8))
     try:
         with sole_writer(path):
-            path.write_text(json.dumps(states))
+            path.write_text(json.dumps(write(_ActiveRun(process=this_process(), states=states))))
             yield
     finally:
         path.unlink(missing_ok=True)
 
 
+def _active_runs(out: Path) -> dict[Path, _ActiveRun]:
+    runs: dict[Path, _ActiveRun] = {}
+    for path in filter(is_running, out.glob(_RUNS)):
+        with contextlib.suppress(ValueError):  # it is about to be written
+            runs[path] = read(_ActiveRun, read_json(path))
+    return runs
+
+
 def not_begun(log: Path) -> str:
     """Return the state of an image whose build a run has yet to begin; else an empty text."""
     out, image = log.parent.parent, log.parent.name
-    for run in [] if is_running(log) else [*out.glob(_RUNS)]:
-        state = read_json(run).get(image)
-        if state and is_running(run) and _written_at(log) < _written_at(run):
+    if is_running(log):
+        return ""
+    for path, run in _active_runs(out).items():
+        if image in run.states and _written_at(log) < _written_at(path):
             logs = filter(is_running, sorted(out.glob(f"*/{LOG}")))
             active = ", ".join(each.parent.name for each in logs)
-            return f"{image}: {state}" + (f"; at work: {active}" if active else "")
+            return printable(f"{image}: {run.states[image]}{active and f'; at work: {active}'}")
     return ""
 
 

@@ -40,8 +40,8 @@ def _open_streams() -> None:
     """Open closed standard streams, lest files get their numbers: writing to output then fails."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:
-            flags = os.O_WRONLY if name == "stderr" else os.O_RDONLY
-            os.dup2(os.open(os.devnull, flags), number)
+            null = os.open(os.devnull, os.O_WRONLY if name == "stderr" else os.O_RDONLY)
+            os.dup2(null, number)
             setattr(sys, name, os.fdopen(number, "w" if number else "r"))
 
 

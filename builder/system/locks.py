@@ -136,13 +136,17 @@ def _path(folder: Path, name: str) -> Path:
     return folder / f".{name}.lock"
 
 
+def this_process() -> str:
+    """Return the number of this process, its host and the time, for messages of others."""
+    since = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
+    return f"process {os.getpid()} on {os.uname().nodename} (since {since})"
+
+
 def _sign(file: IO[str]) -> None:
     """Write into a lock which process has it, for those who wait."""
-    since = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
-    text = f"process {os.getpid()} on {os.uname().nodename} (since {since})"
     with contextlib.suppress(OSError):  # a full disk
         os.ftruncate(file.fileno(), 0)
-        os.pwrite(file.fileno(), text.encode(), 0)
+        os.pwrite(file.fileno(), this_process().encode(), 0)
 
 
 def _take(

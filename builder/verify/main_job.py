@@ -151,7 +151,7 @@ class _MainJob:
         for (spec, state), keyed in zip(todo, declared, strict=True):
             self._add_image(stages, spec, state, keyed)
         builds = [spec.image.identifier for spec, state in todo if state.work == "build"]
-        with announced(run.settings.out, self._states(builds)):
+        with announced(run.settings.out, self._states(builds), run.progress.say):
             self._run_tasks(limits)
 
     def _states(self, builds: Sequence[str]) -> dict[str, str]:
