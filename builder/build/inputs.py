@@ -31,7 +31,7 @@ from builder.model import (
 )
 from builder.model.digests import sha256_of_file
 from builder.model.errors import BadInput, BuildImagesError, MissingPrerequisite, counted
-from builder.model.inputs import DEBIAN_SOURCE, LOCK, WHEEL_SOURCE
+from builder.model.inputs import DEBIAN_SOURCE, INDEX_SOURCES, LOCK
 from builder.model.site import PACKED, RUN_CHECKS, layer_of
 from builder.sources.base_digests import (
     MIRROR_HINT,
@@ -54,9 +54,9 @@ from builder.sources.locking import (
     mismatches,
     needed,
 )
+from builder.sources.package_index import PackageIndex
 from builder.sources.store import MIRROR_HINT as SOURCE_HINT
 from builder.sources.store import UPDATE_HINT, Changed, SourceStore, Unfetched, fetch_all
-from builder.sources.wheels import WheelIndex
 from builder.system.files import write_atomically
 from builder.system.home import Home
 from builder.system.host_facts import own_index
@@ -90,14 +90,12 @@ def fetched(
 
 def store_of(project: Path, site: Site, urls: Iterable[str]) -> SourceStore:
     """Return the store in the builder's home, with this machine's mirror and index if needed."""
-    used = {
-        scheme for scheme in (DEBIAN_SOURCE, WHEEL_SOURCE) for url in urls if url.startswith(scheme)
-    }
+    kinds = {url.partition(":")[0] + ":" for url in urls}
     return SourceStore(
         path=Home.of_environment().sources,
         mirrors=site.sources,
-        debian=find_mirror().main if DEBIAN_SOURCE in used else "",
-        index=own_index(Processes()) if WHEEL_SOURCE in used else "",
+        debian=find_mirror().main if DEBIAN_SOURCE in kinds else "",
+        index=own_index(Processes()) if kinds.intersection(INDEX_SOURCES) else "",
         layers=layers_of(project),
     )
 
@@ -370,11 +368,11 @@ def _locking(project: Project, store: SourceStore, progress: Progress, *, update
         processes=Processes(),
         say=progress.say,
     )
-    index = WheelIndex(url=store.index, downloader=downloader, folder=store.path)
+    index = PackageIndex(url=store.index, downloader=downloader, folder=store.path)
     return Locking(
         store=store,
         downloader=downloader,
-        resolve=lambda url: (index if url.startswith(WHEEL_SOURCE) else debian).resolve(url),
+        resolve=lambda url: (index if url.startswith(INDEX_SOURCES) else debian).resolve(url),
         update=update,
         say=progress.say,
     )

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from builder.model.errors import BuildImagesError, Fault, Refused, counted
-from builder.model.inputs import DEBIAN_SOURCE, LOCK, WHEEL_SOURCE, Lock, LockedSource
+from builder.model.inputs import DEBIAN_SOURCE, INDEX_SOURCES, LOCK, Lock, LockedSource
 from builder.sources.download import Downloader, NotFetched
 from builder.sources.store import SourceStore, Unfetched
 from builder.system.locks import locked
@@ -41,8 +41,8 @@ class SourceRequest:
 class Locking:
     """The settings of locking.
 
-    `resolve` looks up a `debian-source:` URL in Debian's indices, and a `wheel:` URL in the Python
-    package index.
+    `resolve` looks up a `debian-source:` URL in Debian's indices, and a `wheel:` or `sdist:` URL in
+    the Python package index.
 
     With `update`, locked sources are looked up again, and changes are accepted.
     """
@@ -112,8 +112,8 @@ def _report(
 
 
 def _looked_up(url: str, locking: Locking) -> LockedSource:
-    """Return the entry for a URL; its file is fetched into the store, except a wheel's."""
-    if url.startswith(WHEEL_SOURCE):
+    """Return the entry for a URL; its file is fetched into the store, except an index's."""
+    if url.startswith(INDEX_SOURCES):
         try:
             return locking.resolve(url)
         except NotFetched as error:
