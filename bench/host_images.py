@@ -68,10 +68,11 @@ OPEN_MPI = RankMpi(
     ),
     environment={"OMPI_MCA_btl_vader_single_copy_mechanism": "none"},
 )
-MPICH = RankMpi(axis="mpich4.0", compiler=("mpicc.mpich",), files=_TRANSPORTS)
-
 # Parts of the C library that only a bound library needs; every complete image has them.
-_OF_LIBC = ("libdl.so.2", "libm.so.6", "libpthread.so.0", "librt.so.1")
+_C_LIBRARY = tuple(
+    f"{_LIBRARIES}/{name}" for name in ("libdl.so.2", "libm.so.6", "libpthread.so.0", "librt.so.1")
+)
+MPICH = RankMpi(axis="mpich4.0", compiler=("mpicc.mpich",), files=(*_TRANSPORTS, *_C_LIBRARY))
 
 
 def of_host(folder: Path) -> RankMpi:
@@ -80,7 +81,7 @@ def of_host(folder: Path) -> RankMpi:
     return RankMpi(
         axis="intelmpi2021.13",
         compiler=("gcc", headers, libraries, "-l:libmpi.so.12"),
-        files=tuple(f"{_LIBRARIES}/{name}" for name in _OF_LIBC),
+        files=_C_LIBRARY,
     )
 
 
