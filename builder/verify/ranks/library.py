@@ -148,6 +148,7 @@ def _staged(
     ]
     needed = _needed([library, *fabric, *_objects(plugins)], tools)
     needed |= {path.name: path for path in (library, *fabric)}
+    parts = [library, *needed.values()]
     for name, path in needed.items():
         if not _is_below(path, prefix) and not _IS_LIBC.fullmatch(name):
             shutil.copy(path, (own if _IS_MPI.fullmatch(name) else others) / name)
@@ -157,15 +158,14 @@ def _staged(
             (own / name).unlink(missing_ok=True)
             (own / name).symlink_to(loaded if prefix else library.name)
     # Plugins are mounted at their own paths; if `prefix` only has links, at the links' targets.
-    paths = [path.resolve() if prefix and path.is_relative_to(prefix) else path for path in plugins]
+    paths = [path.resolve() if _is_shown(path, prefix) else path for path in plugins]
     return BoundLibrary(
         source=library,
         loaded=loaded,
         inode=(library if prefix else own / library.name).stat().st_ino,
         search=(
             f"{_AT}/{own.name}",
-            *([str(library.parent)] if prefix else []),
-            *(str(path.parent) for path in fabric if _is_below(path, prefix)),
+            *dict.fromkeys(str(path.parent) for path in parts if _is_shown(path, prefix)),
             *_usual_folders(),
             f"{_AT}/{others.name}",
         ),
@@ -230,6 +230,11 @@ def _is_system(folder: Path) -> bool:
     """Return whether a folder is the system's: containers break if their own is replaced."""
     own = {Path(path) for path in ("/", "/usr", "/lib", "/lib64", "/usr/lib", "/usr/lib64")}
     return folder in own or (folder.parent in own and folder.name.endswith("-linux-gnu"))
+
+
+def _is_shown(path: Path, prefix: Path | None) -> bool:
+    """Return whether a path is in the mounted folder, be it a link."""
+    return prefix is not None and path.is_relative_to(prefix)
 
 
 def _is_below(path: Path, prefix: Path | None) -> bool:
