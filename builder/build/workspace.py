@@ -280,14 +280,18 @@ def announced(
     """Keep the states of a run's builds in its output folder; `report` other runs of its images."""
     for path in out.glob(_RUNS):
         if not is_running(path):  # of a killed run
-            path.unlink(missing_ok=True)
+            with contextlib.suppress(PermissionError):  # and of another user
+                path.unlink(missing_ok=True)
     for other in _active_runs(out).values():
         if number := len(states.keys() & other.states.keys()):
             report(f"{other.process} builds {counted(number, 'image')} of this run in {out}, too")
     path = out / _RUNS.replace("*", secrets.token_hex(8))
     try:
-        with sole_writer(path):
-            path.write_text(json.dumps(write(_ActiveRun(process=this_process(), states=states))))
+        with contextlib.ExitStack() as held:
+            with contextlib.suppress(OSError):  # on a full disk, only `logs` and other runs lack it
+                held.enter_context(sole_writer(path))
+                run = _ActiveRun(process=this_process(), states=states)
+                path.write_text(json.dumps(write(run)))
             yield
     finally:
         path.unlink(missing_ok=True)

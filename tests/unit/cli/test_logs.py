@@ -126,6 +126,7 @@ def test_other_runs_of_the_same_images_are_named(
         ({IMAGE: "not begun"}, {"other": ""}, {IMAGE: "", "other": "", "a": ""}),
     )
     with contextlib.ExitStack() as held:
+        held.enter_context(announced(out / "no folder", {}, print))  # as on a full disk
         for states in runs:
             held.enter_context(announced(out, states, print))
     process = rf"process {os.getpid()} on {os.uname().nodename} \(since 20[-: \d]+ UTC\)"
