@@ -43,9 +43,8 @@ TUNING = {"openmpi": YIELD, "mpich": {"UCX_TLS": "tcp,self"}}
 
 
 @pytest.fixture(scope="module")
-def images(hpc_base: dict[str, Path], out: Path) -> dict[str, Path]:
+def images(out: Path) -> dict[str, Path]:
     """The folders of the images, by the family of their MPI."""
-    del hpc_base  # built first: one build at a time
     names = {mpi: f"horovod-pytorch-1.0-debian12-{MPIS[mpi]}-x86_64" for mpi in MPIS}
     for name in names.values():
         passed(build_images("--image", name, "--output", out))
