@@ -140,6 +140,8 @@ def test_all_that_is_written_of_a_program() -> None:
     compare_with_golden("\n".join(texts) + "\n", "measure/program.txt")
     compare_with_golden(exposition_of_run(PROGRAM_RUN), "measure/program.prom")
     compare_with_golden(plot_of_run(PROGRAM_RUN, is_page=False), "measure/program.svg")
+    short = [replace(each, use=replace(each.use, seconds=0.4)) for each in like]
+    assert "against bare" not in text_of_run(PROGRAM_RUN, short)
     page = plot_of_run(replace(PROGRAM_RUN, image="<a>"), is_page=True)
     assert "<title>&lt;a&gt;, oci" in page
     assert page.endswith("</svg>\n</body>\n</html>\n")
