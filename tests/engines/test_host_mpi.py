@@ -137,7 +137,7 @@ def test_programs_of_an_image_load_the_hosts_library(
     name: str, kind: str, installed: Make, image: Make
 ) -> None:
     wheel, place, folder = WHEELS[name], installed(name), image(kind)
-    words = ("--launcher=mpirun", "--ranks=2", f"--bind-mpi={place}", "--timeout=120")
+    words = ("--launcher=mpirun", "--ranks=2", f"--bind-mpi={place}", "--timeout=60")
     runner = () if LONG else ("--runner=apptainer",)
     env = {**wheel.tuning, **search_path(place, os.environ["PATH"])}
     done = build_images("verify", folder, *words, *runner, env=env)
@@ -149,12 +149,7 @@ def test_programs_of_an_image_load_the_hosts_library(
         assert f"started by {wheel.launcher}; the host's {place}/lib/" in one["reason"]
         assert one["data"]["library"].startswith(wheel.library)
         assert one["data"]["library_file"] == str((place / "lib" / LIBRARY).resolve())
-    # Without the bind, the image's own library is loaded, or there is none.
-    if kind == "debian":
-        assert done.status == 0
-        own = launched(folder, "mpi-hybrid-mpirun")
-        assert {one["data"]["library"][:8] for one in own.values()} == {"MPICH 4."}
-    else:
+    if kind == "without":  # Debian's MPICH sometimes hangs with its own library: docs/launchers.md
         assert done.status == 4
         assert "skipped  the image has no MPI of its own: bind the host's Intel MPI" in done.stdout
 
@@ -163,14 +158,23 @@ def in_sif(tools: Tools, *launcher: object) -> tuple[object, ...]:
     """The argv before the options, the SIF and the program, as the ordinary user."""
     as_user = ("runuser", "-u", tools.ordinary_user, "--") if tools.ordinary_user else ()
     exec_ = ("apptainer", "--silent", "exec", "--no-home", "--home", "/tmp")
-    return (*as_user, "env", "--chdir=/", "HOME=/tmp", *launcher, *exec_)
+    return (*as_user, "env", "--chdir=/", "HOME=/tmp", "TMPDIR=/tmp", *launcher, *exec_)
 
 
-def test_without_the_hosts_library_the_program_does_not_start(image: Make, tools: Tools) -> None:
-    words = (image("without") / "image.sif", PROGRAM, "1", "single")
-    done = run_program(*in_sif(tools), *words, env=tools.environment)
-    assert done.status == 127
-    assert f"{LIBRARY}: cannot open shared object file" in done.stderr
+@pytest.mark.parametrize(
+    ("kind", "status", "printed"),
+    [
+        ("without", 127, f"{LIBRARY}: cannot open shared object file"),
+        pytest.param("debian", 0, "(MPICH 4.", marks=_LONG),
+    ],
+)
+def test_without_the_bind_no_library_of_the_host_is_loaded(
+    kind: str, status: int, printed: str, image: Make, tools: Tools
+) -> None:
+    words = (image(kind) / "image.sif", PROGRAM, "1", "single")
+    done = run_program(*in_sif(tools, "env", "UCX_TLS=tcp,self"), *words, env=tools.environment)
+    assert done.status == status
+    assert printed in done.stdout + done.stderr
 
 
 @_LONG
@@ -242,6 +246,7 @@ def test_batch_scripts_bind_the_hosts_library(
         "I_MPI_HYDRA_IFACE": "lo",
         "FI_TCP_IFACE": "lo",
         "HOME": "/tmp",
+        "TMPDIR": "/tmp",
         "USER": user,
         "IMAGE": str(image("without") / "image.sif" if by_apptainer else rootfs),
     }
