@@ -75,8 +75,8 @@ _C_LIBRARY = tuple(
 MPICH = RankMpi(axis="mpich4.0", compiler=("mpicc.mpich",), files=(*_TRANSPORTS, *_C_LIBRARY))
 
 
-def of_host(folder: Path) -> RankMpi:
-    """Intel MPI, which only the host has: programs are compiled with headers of the same ABI."""
+def mpi_of_host(folder: Path) -> RankMpi:
+    """No MPI: the program needs one of MPICH's ABI, which is bound in. One is below `folder`."""
     headers, libraries = f"-I/usr/include/{_LIBRARIES[8:]}/mpich", f"-L{folder}/lib"
     return RankMpi(
         axis="intelmpi2021.13",

@@ -62,7 +62,7 @@ def test_the_image_passes_in_every_format(image: Path) -> None:
 @pytest.mark.parametrize(
     ("edit", "file", "said"),
     [
-        ("s/lattice.*3.52$/lattice fcc 3.53/", "shear/in.shear", "wrong: shear: E_pair of step 0"),
+        ("s/timestep.*0.001/timestep 0.0011/", "shear/in.shear", "wrong: shear: Temp of step 25"),
         (
             "s/timestep.*2.0/timestep 1.9/",
             "peptide/in.peptide",

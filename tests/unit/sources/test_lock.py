@@ -447,7 +447,7 @@ def test_what_a_killed_run_leaves_of_an_index_is_garbage_by_its_name(
     ("url", "said"),
     [
         ("debian-source:hello/2.10", r"not in Debian's trixie; available: 2\.10\+ds \(trixie\)"),
-        ("debian-source:other/1", "available: none"),
+        ("debian-source:other/1", "available: none, no package is called other"),
         ("debian-source:native/5", "no upstream .orig.tar"),
     ],
 )
@@ -495,7 +495,8 @@ def test_without_keys_a_mirror_or_suites_debian_has_no_sources(tmp_path: Path) -
         ),
         "no Debian mirror is known for the sources of trixie",
         (
-            "debian-source:hello/2.10+ds: not in Debian's suites; available: none\n"
+            "debian-source:hello/2.10+ds: not in Debian's suites; available: none, "
+            "no package is called hello\n"
             "  hint: use the upstream version as Debian writes it, without epoch and revision"
         ),
     ]
