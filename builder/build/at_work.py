@@ -21,11 +21,10 @@ from builder.system.terminal import interruptions
 LOCK = "builder"
 OWN_STORAGE = "storage-"  # begins the name of a storage, in the folder of temporary files
 _PROJECTS = "projects.json"
-WAITING = "waiting for another build-images to clean the store"
 
 
 @contextlib.contextmanager
-def using(
+def store_in_use(
     home: Home,
     project: Path,
     say: Callable[[str], object],
@@ -34,7 +33,12 @@ def using(
     """Keep others from removing anything from the store meanwhile; record the project."""
     with (
         _usual_modes(),
-        together(home.path, LOCK, waiting=lambda: say(WAITING), stopped=stopped) as turn,
+        together(
+            home.path,
+            LOCK,
+            waiting=lambda holder: say(f"waiting for {holder}, which cleans the store"),
+            stopped=stopped,
+        ) as turn,
     ):
         _remember(home, project)
         link_shared(home)
@@ -64,7 +68,7 @@ def at_work(tools: Tools, project: Path, say: Callable[[str], object]) -> Iterat
     """
     home = tools.home
     with (
-        using(home, project, say, stopped=lambda: tools.processes.stopping) as turn,
+        store_in_use(home, project, say, stopped=lambda: tools.processes.stopping) as turn,
         living(home.builders) as mark,
     ):
         tools.processes.mark[MARK] = mark

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import re
 import threading
@@ -10,9 +9,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from builder.build.at_work import using
+from builder.build.at_work import store_in_use
 from builder.build.mirror import find_mirror
-from builder.build.planning import plan_of
+from builder.build.planning import planned
 from builder.build.stages import brought_bases
 from builder.build.workspace import write_spec
 from builder.compile.spec import base_archive, downloads_of
@@ -24,7 +23,6 @@ from builder.model import (
     Layer,
     Lock,
     LockedSource,
-    Plan,
     PlannedImage,
     Project,
     Selection,
@@ -40,7 +38,6 @@ from builder.sources.base_digests import (
     Key,
     Registries,
     SilentRegistry,
-    mismatches,
     pin_references,
     registry_of,
     unreachable,
@@ -54,6 +51,8 @@ from builder.sources.locking import (
     lock_sources,
     lock_text,
     merged,
+    mismatches,
+    needed,
 )
 from builder.sources.package_index import PackageIndex
 from builder.sources.store import MIRROR_HINT as SOURCE_HINT
@@ -262,22 +261,24 @@ def _names(spec: Spec) -> set[str]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Lockable:
-    """The downloads and bases of images; with `everything`, those of the whole project."""
+    """The downloads and bases of images; `retained` are the pins that other images need."""
 
     images: Sequence[PlannedImage]
-    everything: bool
+    retained: Lock
     downloads: Downloads
     sources: Sequence[SourceRequest]
     references: Sequence[Key]
 
     @classmethod
     def of(cls, project: Project, selection: Selection) -> Lockable:
-        """Return what the plan of a selection downloads."""
-        plan, everything = planned(project, selection)
-        downloads = downloads_of(plan.images)
+        """Return what the images of a selection download; without a selector, the project's own."""
+        plan, others = planned(project, selection)
+        downloads, retained = downloads_of(plan.images), project.lock
+        if others is not None:
+            retained = needed(retained, _requests(downloads_of(others)), _references(others))
         return cls(
             images=plan.images,
-            everything=everything,
+            retained=retained,
             downloads=downloads,
             sources=_requests(downloads),
             references=_references(plan.images),
@@ -294,7 +295,8 @@ class Lockable:
             self.sources,
             self.references,
             files,
-            unneeded=project.lock.beyond(project.inherited) if self.everything else Lock(),
+            own=project.lock.beyond(project.inherited),
+            retained=self.retained,
         )
         if faults:
             raise BadInput.of(faults)
@@ -312,16 +314,15 @@ class Lockable:
         urls = [url for source in self.sources for url in source.urls]
         store = store_of(folder, project.site, urls)
         locking = _locking(project, store, progress, update=update)
-        with using(Home.of_environment(), folder, progress.say):
+        with store_in_use(Home.of_environment(), folder, progress.say):
             sources, unlocked = lock_sources(self.sources, project.lock, locking)
         registries = Registries(mirrors=project.site.registries)
         references, unpinned = pin_references(
             self.references, project.lock.references, registries, update=update
         )
         lock = merged(
-            project.lock,
+            self.retained,
             Lock(sources={source.url: source for source in sources}, references=references),
-            everything=self.everything,
             recipes={stage.name for image in self.images for stage in image.stages},
         ).over(project.inherited)
         own, path = lock.beyond(project.inherited), folder / LOCK
@@ -334,14 +335,6 @@ class Lockable:
     def changes(project: Project, lock: Lock) -> Iterator[str]:
         """Yield a line each on the sources and the base images of a project's new lock."""
         return lock_changes(project.lock, lock, project.inherited)
-
-
-def planned(project: Project, selection: Selection) -> tuple[Plan, bool]:
-    """Return the plan, and whether it has all images, as it does without a selector."""
-    everything = not selection.patterns and not selection.images
-    if everything:
-        selection = dataclasses.replace(selection, everything=True)
-    return plan_of(project, selection), everything
 
 
 def _requests(downloads: Downloads) -> list[SourceRequest]:

@@ -31,7 +31,6 @@ from builder.system.locks import locked
 _ASKS = "apt-get update"  # in the text of a stage that reads package indices
 _BASE = "base"
 _IMAGE = "image"  # the folder with the engine's export, in an entry of the site's store
-_WAITING = "waiting for another build-images that builds it"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -82,15 +81,19 @@ class RunStages:
         lent = self.native.get(image.base_image) if self.run.engine.lends else None
         return lent.digest if lent else ""
 
-    def make_base(self, image: PlannedImage) -> bool:
-        """Make a base unless the store has it; return whether it was made now."""
+    def make_base(self, image: PlannedImage, log: Path | None = None) -> bool:
+        """Make a base unless the store has it; return whether it was made now.
+
+        The output is added to a log; without one it is in a log of its own.
+        """
         if not image.is_bootstrapped or image.base_image in self.bases:
             return False
         run = self.run
-        log = run.tools.home.stages / f"{image.base.name}-{image.cell.arch}.log"
         run.progress.step(image.identifier, f"base {image.base.name}")
-        log.parent.mkdir(parents=True, exist_ok=True)
-        log.unlink(missing_ok=True)
+        if log is None:
+            log = run.tools.home.stages / f"{image.base.name}-{image.cell.arch}.log"
+            log.parent.mkdir(parents=True, exist_ok=True)
+            log.unlink(missing_ok=True)
         with run.tools.installing():
             tools = native_tools(run, image, log=log)
             stored = None
@@ -136,7 +139,9 @@ class RunStages:
         with locked(
             run.tools.home.stages,
             stage.key[:32],
-            waiting=lambda: run.progress.step(identifier, f"{stage.target}: {_WAITING}"),
+            waiting=lambda holder: run.progress.step(
+                identifier, f"{stage.target}: waiting for {holder}, which builds it"
+            ),
             stopped=lambda: run.tools.processes.stopping,
         ):
             if self.run.settings.cache and (
@@ -284,7 +289,7 @@ def brought_bases(image: PlannedImage, home: Home) -> tuple[StoredBase, ...]:
     return tuple(base for base in bases if base)
 
 
-def words_of(home: Home, engine: Engine) -> str:
+def engine_description(home: Home, engine: Engine) -> str:
     """Return the engine with its version and options, noted for commands that do not start it."""
     words = f"{engine.name} {engine.version()}, {engine.options}"
     note_engine(home, engine.name, words, lends=engine.lends)

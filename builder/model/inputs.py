@@ -344,7 +344,8 @@ class FloatingTag:
 class Matrix:
     """`matrix.yaml`: the values of each axis in order, what is excluded, the default selection.
 
-    `files` names the file that the values of an axis are from.
+    `files` names the file that the values of an axis are from, and `inherited` has the values that
+    the axes have in the layer below.
     """
 
     axes: Mapping[str, tuple[str, ...]]
@@ -353,6 +354,7 @@ class Matrix:
     default: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     tags: tuple[FloatingTag, ...] = ()
     files: Mapping[str, str] = field(default_factory=dict)
+    inherited: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

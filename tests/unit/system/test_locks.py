@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -16,7 +17,7 @@ import pytest
 
 from builder.model.errors import Interrupted
 from builder.system import locks
-from builder.system.locks import is_at, is_written, locked, locked_now, together, written
+from builder.system.locks import has_writer, is_at, locked, locked_now, sole_writer, together
 from builder.system.orphans import MARK, end_orphans, living
 
 
@@ -30,10 +31,10 @@ def test_a_file_is_written_where_there_are_no_locks(
     monkeypatch.setattr("fcntl.flock", flock)
     refused = pytest.raises(OSError, match="Input/output") if number == errno.EIO else nullcontext()
     path = tmp_path / "log"
-    with refused, written(path), path.open("rb") as file:
-        assert not is_written(file)
+    with refused, sole_writer(path), path.open("rb") as file:
+        assert not has_writer(file)
     with refused, path.open("rb") as file:
-        assert not is_written(file)
+        assert not has_writer(file)
 
 
 def test_one_waits_for_the_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -41,8 +42,12 @@ def test_one_waits_for_the_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     told = threading.Event()
     order: list[str] = []
 
+    def tell(holder: str) -> None:
+        order.append(holder)
+        told.set()
+
     def second() -> None:
-        with locked(tmp_path, "x", waiting=told.set):
+        with locked(tmp_path, "x", waiting=tell):
             order.append("second")
 
     with locked(tmp_path, "x"):
@@ -51,7 +56,8 @@ def test_one_waits_for_the_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         assert told.wait(10)
         order.append("first")
     thread.join(10)
-    assert order == ["first", "second"]
+    process = f"process {os.getpid()} on {os.uname().nodename}"
+    assert [re.sub(r" \(since 2.*", "", each) for each in order] == [process, "first", "second"]
 
 
 def test_no_lock_is_left(tmp_path: Path) -> None:
