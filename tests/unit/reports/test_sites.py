@@ -144,8 +144,8 @@ def pod_spec(text: str) -> Any:
     [
         ("openmpi5.0", "srun --mpi=pmix", "--map-by"),
         ("openmpi4.1", "srun --mpi=pmix", "--map-by"),
-        ("mpich4.2", "srun --mpi=pmi2", "-ppn"),
-        ("intelmpi", "srun --mpi=pmi2", "-ppn"),
+        ("mpich4.2", "srun --mpi=pmi2 --kill-on-bad-exit=1 ", "-ppn"),
+        ("intelmpi", "srun --mpi=pmi2 --kill-on-bad-exit=1 ", "-ppn"),
         ("openmpi1.10", "mpiexec -n", "--map-by"),
     ],
 )
@@ -172,6 +172,9 @@ def test_an_mpi_of_the_hosts_is_bound_in() -> None:
         assert "${HOST_MPI:?" in files[name], name
         assert "libraries+=:$folder" in files[name], name
         assert 'set -- /opt/build-images/bin/mpi "$SLURM_NTASKS" single\n' in files[name], name
+    for kind in ("slurm", "mpiexec"):  # not by ch-run -w, which several ranks start at once
+        assert 'mkdir -p "$image$HOST_MPI"' in files[f"{kind}-charliecloud.sh"]
+        assert "options+=(-w" not in files[f"{kind}-charliecloud.sh"]
     assert "HOST_MPI" not in "".join(texts(first(mpi="mpich")).values())
 
 
