@@ -39,6 +39,7 @@ ABOUT = {
     "logs": "print the log of an image's build, or the output of a check",
     "shell": "open a shell in a built image, or in the stage that failed",
     "verify": "verify built or pulled images again",
+    "kit": "write an image and its checks into one file, to prove it on another machine",
     "reproduce": "build an image again, and check that it is identical, byte for byte",
     "diff": "compare two images, or an image with the build before it",
     "publish": "push verified images to a registry",

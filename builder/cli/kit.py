@@ -1,0 +1,53 @@
+"""The command `kit`: an image and its checks in one file, for a machine without this program."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from builder.cli.options import Parser, ProgressOptions, a_path, add_json, add_list, add_path
+from builder.cli.verify import run_in
+from builder.model.errors import counted
+from builder.model.manifest import MANIFEST
+from builder.model.records import write
+from builder.verify.kits import FORMATS, write_kit
+
+_DESCRIPTION = """\
+Write an image, its checks and a program that runs them into one file, for a node without network,
+root and this program: it needs Python 3.9 and Apptainer, ch-run or plain user namespaces.
+
+  on the node:  tar -xf kit.tar && kit/run --output evidence.json
+  back here:    build-images verify out/IDENTIFIER --import evidence.json
+"""
+
+
+class KitOptions(ProgressOptions):
+    """The options of `kit`; `output` is the folder that contains the images' folders."""
+
+    path: Path
+    archive: Path
+    format: Sequence[str]
+
+
+def declare(parser: Parser) -> None:
+    parser.description = _DESCRIPTION
+    add_path(
+        parser, "path", "an image's folder, such as out/IDENTIFIER, or its identifier", "IMAGE"
+    )
+    text = "file to write"
+    parser.add_argument(
+        *("--output", "-o"), dest="archive", type=a_path, metavar="FILE", required=True, help=text
+    )
+    text = "put only this format into the kit (may be repeated; default: both)"
+    add_list(parser, "--format", text, choices=FORMATS)
+    add_json(parser, "print the description of the kit as JSON")
+
+
+def run(options: KitOptions) -> int:
+    """Run the command."""
+    folder, file = options.image_folder(options.path, MANIFEST), options.archive
+    kit = write_kit(run_in(folder, options), folder, file, options.format, project=options.project)
+    size, steps = f"{file.stat().st_size / 1e6:.1f} MB", counted(len(kit.steps), "step")
+    text = f"{file}  {kit.image}  {', '.join(kit.artifacts)}  {steps}  {size}  {kit.id}"
+    options.show(write(kit), lambda: text)
+    return 0
