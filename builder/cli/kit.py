@@ -27,6 +27,7 @@ class KitOptions(ProgressOptions):
     path: Path
     archive: Path
     format: Sequence[str]
+    json: bool
 
 
 def declare(parser: Parser) -> None:

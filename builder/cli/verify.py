@@ -38,9 +38,8 @@ from builder.verify.checks import lines_of_checks, text_of_checks
 from builder.verify.finished_images import finished, prove_again
 from builder.verify.kit_evidence import import_evidence
 from builder.verify.launched import LAUNCHED, verify_launched
-from builder.verify.machine_faults import not_tried
 from builder.verify.measure.rounds import measure
-from builder.verify.preparation import versions_of
+from builder.verify.preparation import not_tried, versions_of
 from builder.verify.proof import Verified
 from builder.verify.ranks.launchers import LAUNCHERS, Start
 from builder.verify.runners import RUNNERS

@@ -59,7 +59,7 @@ class KitStep:
 
     @property
     def key(self) -> tuple[tuple[str, ...], bool]:
-        """What identifies the command within a run."""
+        """The command within a run: argv and container."""
         return self.argv, self.without_gpu
 
 

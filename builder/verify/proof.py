@@ -30,7 +30,7 @@ from builder.verify.checks import (
 from builder.verify.container_output import LONGEST
 from builder.verify.evidence import RunEvidence, images_own, write_evidence
 from builder.verify.formats import FormatTree, compared, read_formats
-from builder.verify.machine_faults import machines_fault, not_tried
+from builder.verify.preparation import machines_fault, not_tried
 from builder.verify.runners import DEFAULTS, RUNNERS
 from builder.verify.runners.protocol import Container, Kind
 from builder.verify.targets import (
