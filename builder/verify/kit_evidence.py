@@ -71,6 +71,7 @@ class StepResult:
     without_gpu: bool
     status: int
     timed_out: bool
+    waiting: tuple[str, ...]
     seconds: float
     stdout: str
     stderr: str
@@ -90,6 +91,7 @@ class StepResult:
             stderr=self.stderr,
             duration_s=self.seconds,
             timed_out=self.timed_out,
+            waiting=self.waiting,
         )
 
 
@@ -166,7 +168,7 @@ def _malformed(evidence: KitEvidence) -> str:
     texts = (
         *(evidence.engine.version, evidence.no_gpu, host.arch, host.kernel, host.cpu, host.os),
         *(host.driver, *host.gpus, *evidence.gpus_after, node.name, *node.fabric, node.mpi),
-        *node.nvidia_smi,
+        *(*node.nvidia_smi, *(line for step in evidence.steps for line in step.waiting)),
     )
     if any(not text.isprintable() or len(text) > _LONGEST_FACT for text in texts):
         return f"a fact about the machine is not one line of at most {_LONGEST_FACT} characters"

@@ -1,0 +1,508 @@
+"""Kits: what is in them, what their program does, and which of their evidence is taken."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import dataclasses
+import datetime as dt
+import hashlib
+import io
+import json
+import tarfile
+from collections.abc import Callable, Mapping
+from importlib.machinery import SourceFileLoader
+from importlib.util import module_from_spec, spec_from_loader
+from pathlib import Path
+from typing import Any
+
+import pytest
+from manifest_samples import document
+from test_check_outcomes import done
+from test_proving import (
+    HELLO,
+    HOST,
+    MANIFEST,
+    RIGHT,
+    SCRIPT,
+    TARGET,
+    Machine,
+    machine,  # noqa: F401 - a fixture
+    manifest_part,
+)
+
+from builder.model.errors import BadInput, BuildImagesError, Refused
+from builder.model.manifest import InImageCheck
+from builder.model.records import write
+from builder.verify import kits
+from builder.verify.kit_evidence import import_evidence
+from builder.verify.kits import Kit, steps_of, write_kit
+
+PROGRAM = Path(kits.__file__).with_name("kit") / "run"
+Change = Callable[[dict[str, Any]], object]
+GPU_CHECKS = tuple(
+    InImageCheck(name=name, script=f"/checks/{name}", needs=("gpu",), timeout_s=9)
+    for name in ("gpu-found", "gpu-control")
+)
+
+
+def now(hours: int = 0) -> str:
+    time = dt.datetime.now(tz=dt.timezone.utc) + dt.timedelta(hours=hours)
+    return time.isoformat(timespec="seconds")
+
+
+@pytest.fixture(name="kit")
+def kit_of_the_image(machine: Machine) -> Kit:  # noqa: F811
+    """A kit of an image that was verified with the usual runners."""
+    part = manifest_part(machine.prove())
+    document_of_it = document({**MANIFEST, "artifacts": part["artifacts"]})
+    (machine.folder / "manifest.json").write_text(json.dumps(document_of_it))
+    return write_kit(machine.run, machine.folder, machine.folder / "kit.tar", project=Path("/none"))
+
+
+def steps_as_run(kit: Kit, results: Mapping[str, Any] = RIGHT) -> list[dict[str, Any]]:
+    """The commands of a kit, as the node ran them; `cat` sees the variables that `env` saw."""
+    variables = results["sh"].stdout.partition("\n")[2]
+    ends = {"cat": done(variables), **results}
+    return [
+        {
+            "argv": [*step.argv],
+            "without_gpu": step.without_gpu,
+            "status": ends[step.argv[0]].returncode,
+            "timed_out": False,
+            "waiting": [],
+            "seconds": 0.2,
+            "stdout": ends[step.argv[0]].stdout,
+            "stderr": ends[step.argv[0]].stderr,
+        }
+        for step in kit.steps
+        if not step.without_gpu
+    ]
+
+
+def evidence_of(kit: Kit, **more: Any) -> dict[str, Any]:
+    return {
+        "schema": "build-images/kit-evidence/v1",
+        "kit": kit.id,
+        "image": kit.image,
+        "format": "sif",
+        "artifact": kit.artifacts["sif"].digest,
+        "engine": {"name": "apptainer", "version": "1.4.5"},
+        "no_gpu": "",
+        "started": now(),
+        "finished": now(),
+        "host": write(HOST),
+        "gpus_after": [],
+        "node": {"name": "Node17.site", "fabric": ["mlx5_0/1: InfiniBand"], "mpi": "", **NO_SMI},
+        "steps": steps_as_run(kit),
+        **more,
+    }
+
+
+NO_SMI = {"nvidia_smi": list[str]()}
+
+
+def sealed(evidence: Mapping[str, Any]) -> str:
+    text = json.dumps(evidence, sort_keys=True)
+    return json.dumps({**evidence, "sha256": hashlib.sha256(text.encode()).hexdigest()})
+
+
+def taken(machine: Machine, text: str) -> Any:  # noqa: F811
+    file = machine.folder / "evidence.json"
+    file.write_text(text)
+    return import_evidence(machine.run, machine.folder, file, project=Path("/none"))
+
+
+def test_a_kit_has_the_image_the_program_and_the_commands_of_verify(
+    machine: Machine,  # noqa: F811
+    kit: Kit,
+) -> None:
+    with tarfile.open(machine.folder / "kit.tar") as archive:
+        contents = {name: archive.extractfile(name) for name in archive.getnames()}
+        read = {name: file.read() for name, file in contents.items() if file}
+        assert archive.getmember("kit/run").mode == 0o755
+    assert [*read] == ["kit/run", "kit/kit.json", "kit/image.sif", "kit/image.tar.gz"]
+    assert read["kit/run"] == PROGRAM.read_bytes()
+    assert read["kit/image.sif"] == (machine.folder / "image.sif").read_bytes()
+    assert json.loads(read["kit/kit.json"]) == write(kit)
+    assert [(step.check, step.argv[0], step.timeout_s) for step in kit.steps] == [
+        ("environment", "sh", 120),
+        ("environment", "cat", 120),
+        ("hello", SCRIPT, 60),
+    ]
+    assert kit.environment == {**TARGET_ENVIRONMENT, "HOME": "/tmp"}
+    with pytest.raises(BadInput, match="not a file"):
+        write_kit(machine.run, machine.folder, machine.folder / "work", project=Path("/none"))
+
+
+TARGET_ENVIRONMENT = {"PATH": "/bin", "MODE": "fast"}
+
+
+def test_the_negative_control_has_a_container_of_its_own(machine: Machine) -> None:  # noqa: F811
+    target = dataclasses.replace(TARGET, checks=(HELLO, *GPU_CHECKS))
+    steps = steps_of(target, machine.run.tools)
+    assert [(step.check, step.needs_gpu, step.without_gpu) for step in steps[2:]] == [
+        ("hello", False, False),
+        ("gpu-found", True, False),
+        ("gpu-control", True, False),
+        ("gpu-found", True, True),
+        ("gpu-withheld", False, True),
+    ]
+
+
+def test_evidence_is_judged_as_a_run_of_this_machine(machine: Machine, kit: Kit) -> None:  # noqa: F811
+    machine.results["apptainer"] = {**RIGHT, SCRIPT: done("a\nb\n", 3, "no such file\n")}
+    here = machine.prove("apptainer").record.checks["sif"]
+    steps = steps_as_run(kit, machine.results["apptainer"])  # type: ignore[arg-type]
+    verified = taken(machine, sealed(evidence_of(kit, steps=steps)))
+    assert verified.has_failed
+    outcomes = verified.record.checks["sif-kit-apptainer-node17-site"]
+    assert [(one.check, one.outcome, one.reason) for one in outcomes[1:]] == [
+        (one.check, one.outcome, one.reason) for one in here[1:]
+    ]
+    statement = json.loads(
+        (machine.folder / "evidence/sif-kit-apptainer-node17-site.json").read_text()
+    )
+    run = statement["predicate"]["configuration"][0]["annotations"]
+    assert run["host"] == write(HOST)
+    assert (run["kit"]["node"], run["kit"]["kit"]) == ("Node17.site", kit.id)
+    assert run["tools"] == {"apptainer": "1.4.5"}
+
+
+def test_a_later_run_of_a_node_replaces_its_record_and_a_worse_one_is_told(
+    machine: Machine,  # noqa: F811
+    kit: Kit,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told: list[str] = []
+    monkeypatch.setattr(type(machine.run.progress), "say", lambda _, text: told.append(text))
+    assert taken(machine, sealed(evidence_of(kit))).record.outcome == "built"
+    worse = steps_as_run(kit, {**RIGHT, SCRIPT: done("no\n", 1)})
+    later = evidence_of(kit, steps=worse, started=now(1), finished=now(1))
+    record = taken(machine, sealed(later)).record
+    assert told == [
+        "sif-kit-apptainer-node17-site: hello was passed in the run that this one replaces"
+    ]
+    assert [*record.checks] == ["sif-kit-apptainer-node17-site"]
+    with pytest.raises(Refused, match=r"older than the recorded run of Node17\.site"):
+        taken(machine, sealed(evidence_of(kit)))
+
+
+def changed(**more: Any) -> Change:
+    return lambda evidence: evidence.update(more)
+
+
+def in_step(number: int, **more: Any) -> Change:
+    return lambda evidence: evidence["steps"][number].update(more)
+
+
+NOTHING_PASSED = {"status": 1, "stdout": "", "stderr": "FATAL: no user namespaces"}
+OTHER = f"sha256:{'0' * 64}"
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "reason"),
+    [
+        (changed(kit="0" * 32), Refused, "no kit of this image has the name '0000"),
+        (changed(kit="../manifest"), Refused, "no kit of this image has the name '../man"),
+        (changed(image="another"), Refused, "it is about another, and this image is tools-1"),
+        (changed(artifact=OTHER), Refused, "it ran sha256:0000"),
+        (changed(format="oci"), Refused, "the kit has no oci for the engine apptainer"),
+        (changed(format="charliecloud"), Refused, "the kit has no charliecloud for the engine ap"),
+        (changed(engine={"name": "runc", "version": "1"}), Refused, "for the engine runc"),
+        (changed(finished=now(48)), Refused, "impossible times"),
+        (changed(started=now(-48)), Refused, "impossible times"),
+        (changed(started=now(1)), Refused, "impossible times"),
+        (changed(started="yesterday"), BadInput, "Invalid isoformat"),
+        (changed(schema="x"), BadInput, "schema: expected build-images/kit-evidence/v1"),
+        (changed(gpus_after=[1]), BadInput, r"gpus_after[0]: expected a text, not 1"),
+        (changed(host={**write(HOST), "cores": 0}), BadInput, "about the machine is missing"),
+        (changed(host={**write(HOST), "cpu": "a\nb"}), BadInput, "is not one line"),
+        (changed(steps=[]), Refused, "its steps are not those of the kit; missing: environment"),
+        (lambda evidence: evidence["steps"].reverse(), Refused, "missing: none"),
+        (lambda evidence: evidence["steps"].pop(), Refused, "not those of the kit; missing: hello"),
+        (in_step(2, argv=["/checks/other"]), Refused, "no check that runs /checks/other"),
+        (in_step(2, seconds=900), Refused, "its steps took longer than the run"),
+        (in_step(2, timed_out=True), Refused, "hello took 0.2 s, and its limit is 60 s"),
+        (in_step(2, status=999), BadInput, "the status or the time of a step is impossible"),
+        (in_step(2, stdout="x" * (1 << 21)), BadInput, "the output of a step is too long"),
+        (
+            lambda evidence: [step.update(NOTHING_PASSED) for step in evidence["steps"]],
+            Refused,
+            "no check passed, so the fault may be the node's",
+        ),
+    ],
+)
+def test_what_is_not_evidence_of_this_image_is_refused(
+    change: Change,
+    error: type[BuildImagesError],
+    reason: str,
+    machine: Machine,  # noqa: F811
+    kit: Kit,
+) -> None:
+    evidence = evidence_of(kit)
+    change(evidence)
+    before = (machine.folder / "manifest.json").read_bytes()
+    with pytest.raises(error) as refused:
+        taken(machine, sealed(evidence))
+    assert reason in str(refused.value)
+    assert (machine.folder / "manifest.json").read_bytes() == before
+    assert not [*machine.folder.glob("evidence/*kit*")]
+
+
+@pytest.mark.parametrize(
+    ("text", "error", "reason"),
+    [
+        ("", BadInput, "Expecting value"),
+        ("[]", BadInput, "expected an object"),
+        ('{"kit": "a", "kit": "b"}', BadInput, "duplicate key"),
+        ("{}", BadInput, "schema: missing"),
+    ],
+)
+def test_what_is_no_evidence_is_said(
+    text: str,
+    error: type[BuildImagesError],
+    reason: str,
+    machine: Machine,  # noqa: F811
+    kit: Kit,
+) -> None:
+    del kit
+    with pytest.raises(error, match=reason):
+        taken(machine, text)
+
+
+def test_evidence_that_was_edited_is_refused(machine: Machine, kit: Kit) -> None:  # noqa: F811
+    text = sealed(evidence_of(kit)).replace("Node17", "Node18")
+    with pytest.raises(Refused, match="it was changed after the kit wrote it"):
+        taken(machine, text)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"content_key": "another"}, "the image was built or packed again"),
+        ({"artifacts": {"oci": {"digest": OTHER}}}, "the image was built or packed again"),
+        ({"in_image_checks": []}, "the checks of the image changed after the kit was made"),
+    ],
+)
+def test_a_kit_of_an_earlier_image_is_refused(
+    change: Mapping[str, Any],
+    reason: str,
+    machine: Machine,  # noqa: F811
+    kit: Kit,
+) -> None:
+    file = machine.folder / "kits" / f"{kit.id}.json"
+    text = sealed(evidence_of(kit))
+    kept = json.loads(file.read_text())
+    if "content_key" in change:
+        kept["content_key"] = "another"
+    elif "artifacts" in change:
+        kept["oci"] = OTHER
+    else:
+        del kept["steps"][2]
+    file.write_text(json.dumps(kept))
+    with pytest.raises(Refused, match=reason):
+        taken(machine, text)
+
+
+# ---- The program on the node ----
+
+
+def program() -> Any:
+    """The program of kits, as a module; Python writes nothing beside it."""
+    loader = SourceFileLoader("run_of_a_kit", str(PROGRAM))
+    spec = spec_from_loader(loader.name, loader)
+    assert spec is not None
+    module = module_from_spec(spec)
+    exec(compile(PROGRAM.read_bytes(), PROGRAM, "exec"), module.__dict__)
+    return module
+
+
+def test_the_program_is_for_old_pythons_and_imports_the_standard_library_alone() -> None:
+    """What Python 3.6 cannot parse would hide the message that it is too old."""
+    tree = ast.parse(PROGRAM.read_text(), feature_version=(3, 6))
+    imported = [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
+    names = {alias.name for node in imported for alias in node.names}
+    assert names == {
+        *("argparse", "contextlib", "ctypes", "datetime", "errno", "hashlib", "json", "os"),
+        *("platform", "re", "shutil", "signal", "subprocess", "sys", "tarfile", "tempfile"),
+        *("threading", "time"),
+    }
+
+
+@dataclasses.dataclass
+class FakeNode:
+    """A node whose engines start commands that end so; `run` is the kit's program on it."""
+
+    folder: Path
+    module: Any
+    present: set[str]
+    ends: dict[str, dict[str, Any]]
+    commands: list[list[str]]
+
+    def run(self, *words: str) -> int:
+        status: int = self.module.main([*words, "--scratch", str(self.folder)])
+        return status
+
+
+END = {"status": 0, "timed_out": False, "waiting": [], "seconds": 0.1, "stdout": "", "stderr": ""}
+
+
+@pytest.fixture(name="node")
+def fake_node(
+    machine: Machine,  # noqa: F811
+    kit: Kit,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> FakeNode:
+    del kit
+    folder = tmp_path / "node"
+    folder.mkdir()
+    with tarfile.open(machine.folder / "kit.tar") as archive:
+        archive.extractall(folder)
+    node = FakeNode(
+        folder=folder, module=program(), present={"apptainer", "ch-run"}, ends={}, commands=[]
+    )
+
+    def run_command(argv: list[str], *_: object) -> dict[str, Any]:
+        node.commands.append(argv)
+        return {**END, **node.ends.get(argv[0], {})}
+
+    replaced = {
+        "HERE": str(folder / "kit"),
+        "run_command": run_command,
+        "output_of": lambda argv: f"{argv[0]} version 1.2.3\nmore",
+        "end_all": lambda *_: None,
+    }
+    for name, value in replaced.items():
+        monkeypatch.setattr(node.module, name, value)
+    monkeypatch.setattr(node.module.shutil, "which", lambda name: name in node.present)
+    monkeypatch.setattr(node.module.os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(node.module.signal, "signal", lambda *_: None)
+    monkeypatch.setattr(node.module.ctypes, "CDLL", lambda *_: contextlib.nullcontext)
+    monkeypatch.setattr(contextlib.nullcontext, "prctl", lambda *_: 0, raising=False)
+    monkeypatch.chdir(folder)
+    return node
+
+
+@pytest.mark.parametrize(
+    ("present", "broken", "engine"),
+    [
+        ({"apptainer", "ch-run"}, (), "apptainer"),
+        ({"ch-run"}, (), "ch-run"),
+        (set[str](), (), "userns"),
+        ({"apptainer", "ch-run"}, ("apptainer",), "ch-run"),
+    ],
+)
+def test_the_first_engine_that_starts_the_image_runs_it(
+    present: set[str],
+    broken: tuple[str, ...],
+    engine: str,
+    node: FakeNode,
+    machine: Machine,  # noqa: F811
+) -> None:
+    node.present, node.ends = present, {name: {"status": 255} for name in broken}
+    assert node.run("--output", "e.json") == 0
+    evidence = json.loads((node.folder / "e.json").read_text())
+    assert evidence["engine"]["name"] == engine
+    assert [command[-1] for command in node.commands[-3:]] == ["/srv", "/proc/self/environ", SCRIPT]
+    assert sorted(path.name for path in node.folder.iterdir()) == ["e.json", "kit"]
+    with pytest.raises(Refused, match="no check passed"):  # they printed nothing
+        taken(machine, (node.folder / "e.json").read_text())
+
+
+@pytest.mark.parametrize(
+    ("words", "spoil", "status", "text"),
+    [
+        (["--engine", "ch-run"], "absent", 4, "no engine here starts the image: ch-run: ch-run is"),
+        ([], "broken", 4, "apptainer: no user namespaces; ch-run: ch-run is missing; userns: "),
+        ([], "foreign", 4, "apptainer: the image is for x86_64, and this machine is ppc64le: no"),
+        ([], "altered", 2, "image.sif: its digest is sha256:"),
+        ([], "no image", 2, "image.sif: No such file or directory"),
+        ([], "no kit", 2, "kit.json: not the description of a kit"),
+        (["--output", "none/e.json"], "", 4, "No such file or directory"),
+    ],
+)
+def test_what_is_wrong_on_the_node_is_one_line(
+    words: list[str],
+    spoil: str,
+    status: int,
+    text: str,
+    node: FakeNode,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sif = node.folder / "kit/image.sif"
+    if spoil in {"broken", "foreign", "absent"}:
+        node.present = {"apptainer"}
+        end = {"status": 1, "stderr": "no user namespaces\n"}
+        node.ends = dict.fromkeys(["apptainer", node.module.sys.executable], end)
+    if spoil == "foreign":
+        facts = {**node.module.host_facts(), "arch": "ppc64le"}
+        monkeypatch.setattr(node.module, "host_facts", lambda: facts)
+    elif spoil == "altered":
+        sif.write_bytes(sif.read_bytes() + b"more")
+    elif spoil == "no image":
+        sif.unlink()
+    elif spoil == "no kit":
+        (node.folder / "kit/kit.json").write_text("[")
+    assert node.run(*words) == status
+    lines = capsys.readouterr().err.splitlines()
+    assert text in lines[-1]
+    assert [line for line in lines if "error" in line] == lines[-1:]
+    assert [path.name for path in node.folder.iterdir()] == ["kit"]
+
+
+@pytest.mark.parametrize(
+    ("cdi", "helpers", "reason", "option"),
+    [
+        ("apptainer", (), "", "--nv"),
+        ("--cdi", (), "no specification of nvidia.com/gpu in JSON", ""),
+        ("", (), "ch-fromhost is missing on this machine", ""),
+        ("", ("ch-fromhost", "nvidia-container-cli"), "", "--nvidia"),
+    ],
+)
+def test_how_gpus_are_passed_to_the_image(
+    cdi: str,
+    helpers: tuple[str, ...],
+    reason: str,
+    option: str,
+    node: FakeNode,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Made-up GPUs: no kit has run on a real one yet."""
+    file = node.folder / "kit/kit.json"
+    about = json.loads(file.read_text())
+    gpu = {"check": "gpu-found", "argv": ["/gpu"], "timeout_s": 9, "needs_gpu": True}
+    second = {**gpu, "check": "gpu-withheld", "needs_gpu": False, "without_gpu": True}
+    about["steps"] += [{**gpu, "without_gpu": False}, second]
+    file.write_text(json.dumps(about))
+    facts = {**node.module.host_facts(), "driver": "550.1", "gpus": ["V100"]}
+    monkeypatch.setattr(node.module, "host_facts", lambda: facts)
+    monkeypatch.setattr(node.module, "output_of", lambda argv: f"{argv[0]} 1.2 {cdi}")
+    node.present = {"apptainer"} if cdi == "apptainer" else {"ch-run", *helpers}
+    assert node.run("--output", "e.json") == 0
+    evidence = json.loads((node.folder / "e.json").read_text())
+    assert evidence["no_gpu"] == reason
+    assert [step["without_gpu"] for step in evidence["steps"]][3:] == [False, True][
+        : 2 - bool(reason)
+    ]
+    passing = [command for command in node.commands if option and option in command]
+    assert bool(passing) is bool(option)
+    assert not any("--nv" in command for command in node.commands if "exit 0" in command)
+
+
+def test_output_is_bounded_and_keeps_its_ends_and_denials() -> None:
+    module, read = program(), io.BytesIO()
+    del read
+    reader, writer = module.os.pipe()
+    with open(reader, "rb") as stream, open(writer, "wb") as pipe:  # noqa: PTH123 - descriptors
+        kept = module.Reader(stream)
+        pipe.write(b"begins\n" + b"x" * 300_000 + b"\nrank 3 FAILED here\n" + b"y" * 900_000)
+        pipe.write(b"\nends")
+        pipe.close()
+        text = kept.text()
+    assert text.startswith("begins\nxx")
+    assert text.endswith("yy\nends")
+    assert "\nrank 3 FAILED here\n" in text
+    assert len(text) < 300_000
