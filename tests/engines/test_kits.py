@@ -32,7 +32,7 @@ pytestmark = pytest.mark.engines
 HANGS = "trap '' TERM; (setsid sleep 71411 &); echo rank 3 sends; sleep 71412"
 CHECKS = (
     Check(name="hangs", text=HANGS, timeout_s=3),
-    Check(name="prints-20-mb", text="echo FAILED; head -c 20000000 /dev/zero | tr '\\0' x; echo"),
+    Check(name="prints-3-mb", text="echo FAILED; head -c 3000000 /dev/zero | tr '\\0' x; echo"),
     Check(name="is-killed", text="echo rank 2 sends; kill -SEGV $$"),
     Check(name="needs-a-gpu", text="echo no GPU here; exit 77", needs=("gpu",)),
     Check(name="comes-last", text="echo 'data: {\"n\": 1}'; echo all is well"),

@@ -7,7 +7,6 @@ import contextlib
 import dataclasses
 import datetime as dt
 import hashlib
-import io
 import json
 import tarfile
 from collections.abc import Callable, Mapping
@@ -493,8 +492,7 @@ def test_how_gpus_are_passed_to_the_image(
 
 
 def test_output_is_bounded_and_keeps_its_ends_and_denials() -> None:
-    module, read = program(), io.BytesIO()
-    del read
+    module = program()
     reader, writer = module.os.pipe()
     with open(reader, "rb") as stream, open(writer, "wb") as pipe:  # noqa: PTH123 - descriptors
         kept = module.Reader(stream)
