@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from builder.cli.options import Parser, ProgressOptions, a_path, add_json, add_list, add_path
-from builder.cli.verify import run_in
 from builder.model.errors import counted
 from builder.model.manifest import MANIFEST
 from builder.model.records import write
+from builder.system.terminal import progress_for
 from builder.verify.kits import FORMATS, write_kit
+from builder.verify.preparation import run_on_finished
 
 _DESCRIPTION = """\
 Write an image, its checks and a program that runs them into one file, for a node without network,
@@ -47,7 +48,8 @@ def declare(parser: Parser) -> None:
 def run(options: KitOptions) -> int:
     """Run the command."""
     folder, file = options.image_folder(options.path, MANIFEST), options.archive
-    kit = write_kit(run_in(folder, options), folder, file, options.format, project=options.project)
+    run = run_on_finished(options.project, folder.parent, progress_for(options.level))
+    kit = write_kit(run, folder, file, options.format)
     size, steps = f"{file.stat().st_size / 1e6:.1f} MB", counted(len(kit.steps), "step")
     text = f"{file}  {kit.image}  {', '.join(kit.artifacts)}  {steps}  {size}  {kit.id}"
     options.show(write(kit), lambda: text)

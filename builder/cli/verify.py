@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from builder.build.at_work import at_work
-from builder.build.engines import ENGINES, Tools
-from builder.build.run import BuildSettings, Run
+from builder.build.run import Run
 from builder.cli.options import (
     Parser,
     ProgressOptions,
@@ -30,16 +29,13 @@ from builder.model.records import write
 from builder.reports.measured import as_text, exposition
 from builder.reports.report import refreshed, report_files
 from builder.system.files import write_atomically, write_texts
-from builder.system.home import Home
-from builder.system.host_facts import host_facts
-from builder.system.process import Processes
 from builder.system.terminal import progress_for
 from builder.verify.checks import lines_of_checks, text_of_checks
 from builder.verify.finished_images import finished, prove_again
 from builder.verify.kit_evidence import import_evidence
 from builder.verify.launched import LAUNCHED, verify_launched
 from builder.verify.measure.rounds import measure
-from builder.verify.preparation import not_tried, versions_of
+from builder.verify.preparation import not_tried, run_on_finished
 from builder.verify.proof import Verified
 from builder.verify.ranks.launchers import LAUNCHERS, Start
 from builder.verify.runners import RUNNERS
@@ -108,7 +104,7 @@ def run(options: VerifyOptions) -> int:
     receipt = _receipt(folder, ranks, options)
     if receipt is None:
         finished(folder)  # before anything is started
-    run = run_in(folder, options)
+    run = run_on_finished(options.project, folder.parent, progress_for(options.level))
     with at_work(run.tools, options.project, run.progress.say):
         if ranks:
             return _launched(run, folder, ranks, options)
@@ -116,7 +112,7 @@ def run(options: VerifyOptions) -> int:
             return _measure(run, folder, options)
         done: Verified[Manifest] | Verified[ProvenImage]
         if options.evidence:
-            done = import_evidence(run, folder, options.evidence, project=options.project)
+            done = import_evidence(run, folder, options.evidence)
         elif receipt:
             done = verify_pulled(run, folder, receipt, runners)
         else:
@@ -130,21 +126,6 @@ def run(options: VerifyOptions) -> int:
     if done.untried and not done.has_failed:
         raise not_tried(done.record.image, done.untried)
     return 1 if done.has_failed or done.record.outcome == "failed" else 0
-
-
-def run_in(folder: Path, options: ProgressOptions) -> Run:
-    """Return a run of this machine's programs on the image in a folder."""
-    progress = progress_for(options.level)
-    processes = Processes(echo=progress.echo if options.level > 1 else None)
-    tools = Tools(processes=processes, home=Home.of_environment())
-    return Run(
-        tools=tools,
-        engine=ENGINES["buildah"](tools),
-        settings=BuildSettings(project=options.project, out=folder.parent),
-        progress=progress,
-        host=host_facts(),
-        versions=versions_of(tools, "buildah"),
-    )
 
 
 def _receipt(folder: Path, ranks: Sequence[Start], options: VerifyOptions) -> PullReceipt | None:

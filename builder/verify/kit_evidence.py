@@ -121,7 +121,7 @@ class KitEvidence:
         return f"{self.format}-kit-{self.engine.name}-{node}"
 
 
-def import_evidence(run: Run, folder: Path, file: Path, *, project: Path) -> Verified[Manifest]:
+def import_evidence(run: Run, folder: Path, file: Path) -> Verified[Manifest]:
     """Judge the evidence of a kit, and add it to the image in an output folder.
 
     Raises `BadInput` for a file that is not such evidence, and `Refused` for evidence that is not
@@ -134,7 +134,7 @@ def import_evidence(run: Run, folder: Path, file: Path, *, project: Path) -> Ver
     name = evidence.run_name
     _check_newer(file, evidence, folder / "evidence" / f"{name}.json")
     start = partial(_replayed, run, kit, evidence, file)
-    expected = expected_target(project, manifest)
+    expected = expected_target(run.settings.project, manifest)
     done = prove_again(run, folder, expected=expected, runs={name: start})
     for line in _worse(manifest, done.record, name):
         run.progress.say(line)

@@ -175,15 +175,13 @@ def _engines(directory: str, tools: Tools) -> dict[str, KitEngine]:
 # ---- Making a kit ----
 
 
-def write_kit(
-    run: Run, folder: Path, target: Path, formats: Sequence[str] = (), *, project: Path
-) -> Kit:
+def write_kit(run: Run, folder: Path, target: Path, formats: Sequence[str] = ()) -> Kit:
     """Write a kit of the image in an output folder to the file `target`; return its description.
 
     The description is also kept in the image's folder, for the import. Raises `BadInput` if the
     image has none of the formats, or a file that differs from its manifest.
     """
-    expected = expected_target(project, finished(folder))
+    expected = expected_target(run.settings.project, finished(folder))
     with opened(folder, run.tools, expected) as image:
         names = [name for name in formats or FORMATS if name in image.artifacts]
         missing = [name for name in formats or FORMATS if name not in names]

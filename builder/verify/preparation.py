@@ -97,6 +97,20 @@ def prepare(
     )
 
 
+def run_on_finished(project: Path, out: Path, progress: Progress) -> Run:
+    """Return a run on finished images in an output folder, which builds nothing."""
+    processes = Processes(echo=progress.echo if progress.level > 1 else None)
+    tools = Tools(processes=processes, home=Home.of_environment())
+    return Run(
+        tools=tools,
+        engine=ENGINES["buildah"](tools),
+        settings=BuildSettings(project=project, out=out),
+        progress=progress,
+        host=host_facts(),
+        versions=versions_of(tools, "buildah"),
+    )
+
+
 def _machine_mirror(bases: Sequence[BaseImage], progress: Progress) -> DebianMirror | None:
     """Return this machine's mirror, if a base needs it; say if a base gets no security updates."""
     mirror = None if all(base.mirrors for base in bases) else find_mirror()

@@ -56,7 +56,7 @@ def kit_of_the_image(machine: Machine) -> Kit:  # noqa: F811
     part = manifest_part(machine.prove())
     document_of_it = document({**MANIFEST, "artifacts": part["artifacts"]})
     (machine.folder / "manifest.json").write_text(json.dumps(document_of_it))
-    return write_kit(machine.run, machine.folder, machine.folder / "kit.tar", project=Path("/none"))
+    return write_kit(machine.run, machine.folder, machine.folder / "kit.tar")
 
 
 def steps_as_run(kit: Kit, results: Mapping[str, Any] = RIGHT) -> list[dict[str, Any]]:
@@ -109,7 +109,7 @@ def sealed(evidence: Mapping[str, Any]) -> str:
 def taken(machine: Machine, text: str) -> Any:  # noqa: F811
     file = machine.folder / "evidence.json"
     file.write_text(text)
-    return import_evidence(machine.run, machine.folder, file, project=Path("/none"))
+    return import_evidence(machine.run, machine.folder, file)
 
 
 def test_a_kit_has_the_image_the_program_and_the_commands_of_verify(
@@ -131,7 +131,7 @@ def test_a_kit_has_the_image_the_program_and_the_commands_of_verify(
     ]
     assert kit.environment == {**TARGET_ENVIRONMENT, "HOME": "/tmp"}
     with pytest.raises(BadInput, match="not a file"):
-        write_kit(machine.run, machine.folder, machine.folder / "work", project=Path("/none"))
+        write_kit(machine.run, machine.folder, machine.folder / "work")
 
 
 TARGET_ENVIRONMENT = {"PATH": "/bin", "MODE": "fast"}
