@@ -32,7 +32,8 @@ from test_proving import (
 
 from builder.model.errors import BadInput, BuildImagesError, Refused
 from builder.model.manifest import InImageCheck
-from builder.model.records import write
+from builder.model.records import write as as_json
+from builder.system.process import Completed
 from builder.verify import kits
 from builder.verify.kit_evidence import import_evidence
 from builder.verify.kits import Kit, steps_of, write_kit
@@ -53,29 +54,39 @@ def now(hours: int = 0) -> str:
 @pytest.fixture(name="kit")
 def kit_of_the_image(machine: Machine) -> Kit:  # noqa: F811
     """A kit of an image that was verified with the usual runners."""
-    part = manifest_part(machine.prove())
-    document_of_it = document({**MANIFEST, "artifacts": part["artifacts"]})
-    (machine.folder / "manifest.json").write_text(json.dumps(document_of_it))
-    return write_kit(machine.run, machine.folder, machine.folder / "kit.tar")
+    return made_kit(machine)
 
 
-def steps_as_run(kit: Kit, results: Mapping[str, Any] = RIGHT) -> list[dict[str, Any]]:
-    """The commands of a kit, as the node ran them; `cat` sees the variables that `env` saw."""
+def made_kit(machine: Machine, *formats: str, **more: Any) -> Kit:  # noqa: F811
+    artifacts = manifest_part(machine.prove())["artifacts"]
+    text = json.dumps(document({**MANIFEST, "artifacts": artifacts, **more}))
+    (machine.folder / "manifest.json").write_text(text)
+    return write_kit(machine.run, machine.folder, machine.folder / "kit.tar", formats)
+
+
+def steps_as_run(
+    kit: Kit, results: Mapping[str, Completed] = RIGHT, second: Mapping[str, Completed] = {}
+) -> list[dict[str, Any]]:
+    """The commands of a kit, as the node ran them; `cat` sees the variables that `env` saw.
+
+    `second` are the ends in a container without GPUs; none was started if it is empty.
+    """
     variables = results["sh"].stdout.partition("\n")[2]
-    ends = {"cat": done(variables), **results}
+    ends = {False: {"cat": done(variables), **results}, True: second}
     return [
         {
             "argv": [*step.argv],
             "without_gpu": step.without_gpu,
-            "status": ends[step.argv[0]].returncode,
+            "status": end.returncode,
             "timed_out": False,
             "waiting": [],
             "seconds": 0.2,
-            "stdout": ends[step.argv[0]].stdout,
-            "stderr": ends[step.argv[0]].stderr,
+            "stdout": end.stdout,
+            "stderr": end.stderr,
         }
         for step in kit.steps
-        if not step.without_gpu
+        if second or not step.without_gpu
+        for end in [ends[step.without_gpu][step.argv[0]]]
     ]
 
 
@@ -90,10 +101,10 @@ def evidence_of(kit: Kit, **more: Any) -> dict[str, Any]:
         "no_gpu": "",
         "started": now(),
         "finished": now(),
-        "host": write(HOST),
+        "host": as_json(HOST),
         "gpus_after": [],
         "node": {"name": "Node17.site", "fabric": ["mlx5_0/1: InfiniBand"], "mpi": "", **NO_SMI},
-        "steps": steps_as_run(kit),
+        **({} if "steps" in more else {"steps": steps_as_run(kit)}),
         **more,
     }
 
@@ -123,7 +134,7 @@ def test_a_kit_has_the_image_the_program_and_the_commands_of_verify(
     assert [*read] == ["kit/run", "kit/kit.json", "kit/image.sif", "kit/image.tar.gz"]
     assert read["kit/run"] == PROGRAM.read_bytes()
     assert read["kit/image.sif"] == (machine.folder / "image.sif").read_bytes()
-    assert json.loads(read["kit/kit.json"]) == write(kit)
+    assert json.loads(read["kit/kit.json"]) == as_json(kit)
     assert [(step.check, step.argv[0], step.timeout_s) for step in kit.steps] == [
         ("environment", "sh", 120),
         ("environment", "cat", 120),
@@ -132,6 +143,25 @@ def test_a_kit_has_the_image_the_program_and_the_commands_of_verify(
     assert kit.environment == {**TARGET_ENVIRONMENT, "HOME": "/tmp"}
     with pytest.raises(BadInput, match="not a file"):
         write_kit(machine.run, machine.folder, machine.folder / "work")
+
+
+def test_a_kit_that_cannot_be_written_leaves_nothing(
+    machine: Machine,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    artifacts = manifest_part(machine.prove())["artifacts"]
+    with pytest.raises(BadInput, match="has no sif, which a kit runs"):
+        made_kit(machine, "sif", artifacts={"oci": artifacts["oci"]})
+    with pytest.raises(BadInput, match="has no sif and no charliecloud, which a kit runs"):
+        made_kit(machine, artifacts={"oci": artifacts["oci"]})
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(tarfile.TarFile, "addfile", full)
+    with pytest.raises(OSError, match="No space left"):
+        made_kit(machine)
+    assert not [*machine.folder.glob("*kit*"), *machine.folder.glob(".kit*")]
 
 
 TARGET_ENVIRONMENT = {"PATH": "/bin", "MODE": "fast"}
@@ -152,7 +182,7 @@ def test_the_negative_control_has_a_container_of_its_own(machine: Machine) -> No
 def test_evidence_is_judged_as_a_run_of_this_machine(machine: Machine, kit: Kit) -> None:  # noqa: F811
     machine.results["apptainer"] = {**RIGHT, SCRIPT: done("a\nb\n", 3, "no such file\n")}
     here = machine.prove("apptainer").record.checks["sif"]
-    steps = steps_as_run(kit, machine.results["apptainer"])  # type: ignore[arg-type]
+    steps = steps_as_run(kit, machine.results["apptainer"])
     verified = taken(machine, sealed(evidence_of(kit, steps=steps)))
     assert verified.has_failed
     outcomes = verified.record.checks["sif-kit-apptainer-node17-site"]
@@ -163,7 +193,7 @@ def test_evidence_is_judged_as_a_run_of_this_machine(machine: Machine, kit: Kit)
         (machine.folder / "evidence/sif-kit-apptainer-node17-site.json").read_text()
     )
     run = statement["predicate"]["configuration"][0]["annotations"]
-    assert run["host"] == write(HOST)
+    assert run["host"] == as_json(HOST)
     assert (run["kit"]["node"], run["kit"]["kit"]) == ("Node17.site", kit.id)
     assert run["tools"] == {"apptainer": "1.4.5"}
 
@@ -185,6 +215,63 @@ def test_a_later_run_of_a_node_replaces_its_record_and_a_worse_one_is_told(
     assert [*record.checks] == ["sif-kit-apptainer-node17-site"]
     with pytest.raises(Refused, match=r"older than the recorded run of Node17\.site"):
         taken(machine, sealed(evidence_of(kit)))
+
+
+@pytest.mark.parametrize(
+    ("engine", "outcome"), [("ch-run", "passed"), ("userns", "failed")]
+)  # fmt: skip
+def test_only_an_engines_own_variables_are_allowed(
+    engine: str,
+    outcome: str,
+    machine: Machine,  # noqa: F811
+    kit: Kit,
+) -> None:
+    sh = done(f"{RIGHT['sh'].stdout}CH_RUNNING=x\0")
+    evidence = evidence_of(
+        kit,
+        format="charliecloud",
+        artifact=kit.artifacts["charliecloud"].digest,
+        engine={"name": engine, "version": "1"},
+        steps=steps_as_run(kit, {**RIGHT, "sh": sh}),
+    )
+    checks = taken(machine, sealed(evidence)).record.checks
+    [environment] = [
+        one
+        for one in checks[f"charliecloud-kit-{engine}-node17-site"]
+        if one.check == "environment"
+    ]
+    assert environment.outcome == outcome
+
+
+@pytest.mark.parametrize(
+    ("after", "found", "withheld", "outcomes"),
+    [
+        (["V100"], done("a V100\n"), done("error 100\n"), ["passed", "passed", "passed"]),
+        (["V100"], done("no GPU\n", 77), done("error 100\n"), ["skipped", "passed", "passed"]),
+        ([], done("no GPU\n", 77), done("error 100\n"), ["failed", "passed", "passed"]),
+        (["V100"], done("a V100\n"), done("it computed\n", 1), ["passed", "passed", "failed"]),
+    ],
+)
+def test_gpus_of_the_node_are_judged(
+    after: list[str],
+    found: Completed,
+    withheld: Completed,
+    outcomes: list[str],
+    machine: Machine,  # noqa: F811
+) -> None:
+    """With made-up output: the negative control is from a second container, without GPUs."""
+    checks = [as_json(HELLO), *map(as_json, GPU_CHECKS)]
+    kit = made_kit(machine, in_image_checks=checks)
+    script = "/opt/build-images/checks/gpu-{}".format
+    control = done("error 100, as it has to\n")
+    results = {**RIGHT, script("found"): found, script("control"): control}
+    steps = steps_as_run(kit, results, {script("found"): done("none\n", 1), "sh": withheld})
+    host = {**as_json(HOST), "driver": "550.1", "gpus": ["V100"]}
+    evidence = evidence_of(kit, steps=steps, host=host, gpus_after=after)
+    record = taken(machine, sealed(evidence)).record
+    by_check = {one.check: one.outcome for one in record.checks["sif-kit-apptainer-node17-site"]}
+    names = ("gpu-found", "gpu-control", "gpu-withheld")
+    assert [by_check[name] for name in names] == outcomes
 
 
 def changed(**more: Any) -> Change:
@@ -215,8 +302,8 @@ OTHER = f"sha256:{'0' * 64}"
         (changed(started="yesterday"), BadInput, "Invalid isoformat"),
         (changed(schema="x"), BadInput, "schema: expected build-images/kit-evidence/v1"),
         (changed(gpus_after=[1]), BadInput, r"gpus_after[0]: expected a text, not 1"),
-        (changed(host={**write(HOST), "cores": 0}), BadInput, "about the machine is missing"),
-        (changed(host={**write(HOST), "cpu": "a\nb"}), BadInput, "is not one line"),
+        (changed(host={**as_json(HOST), "cores": 0}), BadInput, "about the machine is missing"),
+        (changed(host={**as_json(HOST), "cpu": "a\nb"}), BadInput, "is not one line"),
         (changed(steps=[]), Refused, "its steps are not those of the kit; missing: environment"),
         (lambda evidence: evidence["steps"].reverse(), Refused, "missing: none"),
         (lambda evidence: evidence["steps"].pop(), Refused, "not those of the kit; missing: hello"),
@@ -411,6 +498,24 @@ def test_the_first_engine_that_starts_the_image_runs_it(
 
 
 @pytest.mark.parametrize(
+    ("uid", "ends", "engine", "status"),
+    [(0, {}, "userns", 0), (1000, {"apptainer": {"timed_out": True}}, "apptainer", 1)],
+)
+def test_root_enters_namespaces_alone_and_a_timeout_is_a_failure(
+    uid: int,
+    ends: dict[str, Any],
+    engine: str,
+    status: int,
+    node: FakeNode,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    node.ends = ends
+    monkeypatch.setattr(node.module.os, "geteuid", lambda: uid)
+    assert node.run("--output", "e.json") == status
+    assert json.loads((node.folder / "e.json").read_text())["engine"]["name"] == engine
+
+
+@pytest.mark.parametrize(
     ("words", "spoil", "status", "text"),
     [
         (["--engine", "ch-run"], "absent", 4, "no engine here starts the image: ch-run: ch-run is"),
@@ -489,6 +594,8 @@ def test_how_gpus_are_passed_to_the_image(
     passing = [command for command in node.commands if option and option in command]
     assert bool(passing) is bool(option)
     assert not any("--nv" in command for command in node.commands if "exit 0" in command)
+    second = [command for command in node.commands if command[-1] == "/gpu"][1:]
+    assert not any(option and option in command for command in second)
 
 
 def test_output_is_bounded_and_keeps_its_ends_and_denials() -> None:
