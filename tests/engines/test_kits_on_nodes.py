@@ -51,7 +51,9 @@ class Node:
         """Run the kit as a user without a home, without variables and without a network."""
         argv = ("env", "-i", f"PATH={TOOLS}", "HOME=/nonexistent", "/usr/bin/python3")
         options = ("--scratch", self.folder)
-        return run_program(*NETLESS, *argv, self.folder / "kit/run", *words, *options, cwd="/")
+        return run_program(
+            *NETLESS, *argv, self.folder / "kit/run", *words, *options, cwd=Path("/")
+        )
 
     @property
     def leftovers(self) -> set[str]:
