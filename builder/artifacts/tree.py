@@ -147,8 +147,11 @@ def first_difference(first: TreeEntry, second: TreeEntry) -> tuple[str, str]:
 
 
 def keeps_owners(entries: Mapping[str, TreeEntry]) -> bool:
-    """Return whether a tree has several owners; one packed by an ordinary user has only one."""
-    return len({entry.owner for entry in entries.values()}) > 1
+    """Return whether a tree has several owners; one packed by an ordinary user has only one.
+
+    An ordinary user's SIF may still have capabilities of files.
+    """
+    return len({entry.owner.partition(" ")[0] for entry in entries.values()}) > 1
 
 
 def owner_differences(first: Mapping[str, TreeEntry], second: Mapping[str, TreeEntry]) -> list[str]:

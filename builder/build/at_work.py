@@ -21,7 +21,6 @@ from builder.system.terminal import interruptions
 LOCK = "builder"
 OWN_STORAGE = "storage-"  # begins the name of a storage, in the folder of temporary files
 _PROJECTS = "projects.json"
-WAITING = "waiting for another build-images to clean the store"
 
 
 @contextlib.contextmanager
@@ -34,7 +33,12 @@ def using(
     """Keep others from removing anything from the store meanwhile; record the project."""
     with (
         _usual_modes(),
-        together(home.path, LOCK, waiting=lambda: say(WAITING), stopped=stopped) as turn,
+        together(
+            home.path,
+            LOCK,
+            waiting=lambda holder: say(f"waiting for {holder}, which cleans the store"),
+            stopped=stopped,
+        ) as turn,
     ):
         _remember(home, project)
         link_shared(home)

@@ -148,7 +148,12 @@ class Bootstrapping:
         older one.
         """
         folder = self.store / name
-        with locked(self.store, name, stopped=lambda: self.processes.stopping):
+        with locked(
+            self.store,
+            name,
+            waiting=lambda holder: self.say(f"waiting for {holder}, which makes {name}"),
+            stopped=lambda: self.processes.stopping,
+        ):
             known = read_json(folder / record)
             is_whole = known.keys() >= {"name", "digest", "made"}
             is_old = not is_whole or str(known["made"]) < self.not_before

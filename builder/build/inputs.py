@@ -33,7 +33,7 @@ from builder.model import (
 )
 from builder.model.digests import sha256_of_file
 from builder.model.errors import BadInput, BuildImagesError, MissingPrerequisite, counted
-from builder.model.inputs import DEBIAN_SOURCE, LOCK, WHEEL_SOURCE
+from builder.model.inputs import DEBIAN_SOURCE, INDEX_SOURCES, LOCK
 from builder.model.site import PACKED, RUN_CHECKS, layer_of
 from builder.sources.base_digests import (
     MIRROR_HINT,
@@ -55,9 +55,9 @@ from builder.sources.locking import (
     lock_text,
     merged,
 )
+from builder.sources.package_index import PackageIndex
 from builder.sources.store import MIRROR_HINT as SOURCE_HINT
 from builder.sources.store import UPDATE_HINT, Changed, SourceStore, Unfetched, fetch_all
-from builder.sources.wheels import WheelIndex
 from builder.system.files import write_atomically
 from builder.system.home import Home
 from builder.system.host_facts import own_index
@@ -91,14 +91,12 @@ def fetched(
 
 def store_of(project: Path, site: Site, urls: Iterable[str]) -> SourceStore:
     """Return the store in the builder's home, with this machine's mirror and index if needed."""
-    used = {
-        scheme for scheme in (DEBIAN_SOURCE, WHEEL_SOURCE) for url in urls if url.startswith(scheme)
-    }
+    kinds = {url.partition(":")[0] + ":" for url in urls}
     return SourceStore(
         path=Home.of_environment().sources,
         mirrors=site.sources,
-        debian=find_mirror().main if DEBIAN_SOURCE in used else "",
-        index=own_index(Processes()) if WHEEL_SOURCE in used else "",
+        debian=find_mirror().main if DEBIAN_SOURCE in kinds else "",
+        index=own_index(Processes()) if kinds.intersection(INDEX_SOURCES) else "",
         layers=layers_of(project),
     )
 
@@ -264,22 +262,22 @@ def _names(spec: Spec) -> set[str]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Lockable:
-    """The downloads and bases of images; with `everything`, those of the whole project."""
+    """The downloads and bases of images; `kept` are the project's pins that other images need."""
 
     images: Sequence[PlannedImage]
-    everything: bool
+    kept: Lock
     downloads: Downloads
     sources: Sequence[SourceRequest]
     references: Sequence[Key]
 
     @classmethod
     def of(cls, project: Project, selection: Selection) -> Lockable:
-        """Return what the plan of a selection downloads."""
-        plan, everything = planned(project, selection)
+        """Return what the images of a selection download; without a selector, the project's own."""
+        plan, others = planned(project, selection)
         downloads = downloads_of(plan.images)
         return cls(
             images=plan.images,
-            everything=everything,
+            kept=project.lock if others is None else _needed(project.lock, others),
             downloads=downloads,
             sources=_requests(downloads),
             references=_references(plan.images),
@@ -296,7 +294,8 @@ class Lockable:
             self.sources,
             self.references,
             files,
-            unneeded=project.lock.beyond(project.inherited) if self.everything else Lock(),
+            own=project.lock.beyond(project.inherited),
+            kept=self.kept,
         )
         if faults:
             raise BadInput.of(faults)
@@ -321,9 +320,8 @@ class Lockable:
             self.references, project.lock.references, registries, update=update
         )
         lock = merged(
-            project.lock,
+            self.kept,
             Lock(sources={source.url: source for source in sources}, references=references),
-            everything=self.everything,
             recipes={stage.name for image in self.images for stage in image.stages},
         ).over(project.inherited)
         own, path = lock.beyond(project.inherited), folder / LOCK
@@ -338,12 +336,47 @@ class Lockable:
         return lock_changes(project.lock, lock, project.inherited)
 
 
-def planned(project: Project, selection: Selection) -> tuple[Plan, bool]:
-    """Return the plan, and whether it has all images, as it does without a selector."""
-    everything = not selection.patterns and not selection.images
-    if everything:
-        selection = dataclasses.replace(selection, everything=True)
-    return plan_of(project, selection), everything
+def planned(project: Project, selection: Selection) -> tuple[Plan, Sequence[PlannedImage] | None]:
+    """Return the plan of a selection; without a selector that of the project's own images.
+
+    Then also return the other images of the project, which are inherited; else None.
+    """
+    if selection.patterns or selection.images:
+        return plan_of(project, selection), None
+    plan = plan_of(project, dataclasses.replace(selection, everything=True))
+    if selection.everything:
+        return plan, ()
+    own = [image for image in plan.images if _is_own(image, project)]
+    others = [image for image in plan.images if not _is_own(image, project)]
+    return dataclasses.replace(plan, images=tuple(own)), others
+
+
+def _is_own(image: PlannedImage, project: Project) -> bool:
+    """Return whether a recipe, the base or a value of an image is not from a lower layer."""
+    files = {**image.layers.get("recipe", {}), **image.layers.get("base", {})}
+    inherited = project.matrix.inherited
+    return (
+        not image.layers
+        or project.layers.own.name in files.values()
+        or any(image.cell.axis(axis) not in values for axis, values in inherited.items())
+    )
+
+
+def _needed(lock: Lock, images: Sequence[PlannedImage]) -> Lock:
+    """Return the pins of a lock that images need."""
+    users: dict[str, set[str]] = {}
+    for request in _requests(downloads_of(images)):
+        for url in request.urls:
+            users.setdefault(url, set()).update(request.recipes)
+    needed = {*_references(images)}
+    return Lock(
+        sources={
+            url: dataclasses.replace(source, recipes=recipes)
+            for url, source in lock.sources.items()
+            if (recipes := tuple(sorted(users.get(url, set()) & {*source.recipes})))
+        },
+        references={key: pin for key, pin in lock.references.items() if key in needed},
+    )
 
 
 def _requests(downloads: Downloads) -> list[SourceRequest]:
@@ -377,11 +410,11 @@ def _locking(project: Project, store: SourceStore, progress: Progress, *, update
         processes=Processes(),
         say=progress.say,
     )
-    index = WheelIndex(url=store.index, downloader=downloader, folder=store.path)
+    index = PackageIndex(url=store.index, downloader=downloader, folder=store.path)
     return Locking(
         store=store,
         downloader=downloader,
-        resolve=lambda url: (index if url.startswith(WHEEL_SOURCE) else debian).resolve(url),
+        resolve=lambda url: (index if url.startswith(INDEX_SOURCES) else debian).resolve(url),
         update=update,
         say=progress.say,
     )

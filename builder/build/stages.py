@@ -31,7 +31,6 @@ from builder.system.locks import locked
 _ASKS = "apt-get update"  # in the text of a stage that reads package indices
 _BASE = "base"
 _IMAGE = "image"  # the folder with the engine's export, in an entry of the site's store
-_WAITING = "waiting for another build-images that builds it"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -136,7 +135,9 @@ class RunStages:
         with locked(
             run.tools.home.stages,
             stage.key[:32],
-            waiting=lambda: run.progress.step(identifier, f"{stage.target}: {_WAITING}"),
+            waiting=lambda holder: run.progress.step(
+                identifier, f"{stage.target}: waiting for {holder}, which builds it"
+            ),
             stopped=lambda: run.tools.processes.stopping,
         ):
             if self.run.settings.cache and (

@@ -7,6 +7,7 @@ import dataclasses
 import itertools
 import json
 import os
+import secrets
 import shutil
 import stat
 import threading
@@ -30,6 +31,7 @@ FAILED_STEP = "failed-step.json"
 _STEPS = "steps.json"
 _LOOK_S = 0.3  # between two looks at a log that is followed
 _ORIGIN = "origin"
+_RUNS = ".run-*.json"  # in an output folder: what runs build there
 T = TypeVar("T")
 
 
@@ -115,7 +117,7 @@ def workspace(
     engine: str,
     owner: str | None,
     fresh: bool,
-    waiting: Callable[[], object] = lambda: None,
+    waiting: Callable[[str], object] = lambda _: None,
     stopped: Callable[[], bool] = lambda: False,
 ) -> Iterator[ImageWorkspace]:
     """Lock and yield the image's work folder; `fresh` first removes what is in it."""
@@ -259,8 +261,57 @@ def is_running(log: Path) -> bool:
         return False
 
 
-def log_text(log: Path, *, follow: bool) -> Iterator[bytes]:
-    """Yield the text of a log, in pieces of whole lines; `follow` it until its build ends."""
+@contextlib.contextmanager
+def announced(out: Path, states: Mapping[str, str]) -> Iterator[None]:
+    """Keep in an output folder the states of images whose builds a run has yet to begin.
+
+    The file is locked while the run lasts. Files of killed runs are removed.
+    """
+    for path in out.glob(_RUNS):
+        if not is_running(path):
+            path.unlink(missing_ok=True)
+    path = out / _RUNS.replace("*", secrets.token_hex(8))
+    try:
+        with written(path):
+            path.write_text(json.dumps(states))
+            yield
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def not_begun(log: Path) -> str:
+    """Return the state of an image whose build a run has yet to begin; else an empty text."""
+    out, image = log.parent.parent, log.parent.name
+    for run in [] if is_running(log) else [*out.glob(_RUNS)]:
+        state = read_json(run).get(image)
+        if state and is_running(run) and _written_at(log) < _written_at(run):
+            logs = filter(is_running, sorted(out.glob(f"*/{LOG}")))
+            active = ", ".join(each.parent.name for each in logs)
+            return f"{image}: {state}" + (f"; at work: {active}" if active else "")
+    return ""
+
+
+def _written_at(file: Path) -> int:
+    return file.stat().st_mtime_ns if file.exists() else 0
+
+
+def log_text(log: Path, *, follow: bool, report: Callable[[str], object]) -> Iterator[bytes]:
+    """Yield the text of a log, in pieces of whole lines; `follow` it until its build ends.
+
+    If a run has yet to begin the build, `report` gets its state; to `follow` is to wait for it.
+    """
+    before, shown = _written_at(log), ""
+    while state := not_begun(log):
+        if state != shown:
+            report(state)
+        shown = state
+        if not follow:
+            break
+        time.sleep(_LOOK_S)
+    if shown and _written_at(log) == before and (follow or not before):
+        if follow:
+            report(f"{log.parent.name}: the run ended before this build began")
+        return
     with log.open("rb") as file:
         rest = b""
         while True:

@@ -22,6 +22,7 @@ _BROKEN_PIPE = 128 + signal.SIGPIPE  # a shell's status for a program that SIGPI
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line; return the exit code."""
+    _open_streams()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a locale without our marks is no error
             stream.reconfigure(errors="backslashreplace")
@@ -33,6 +34,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SystemExit as ended:  # by the parser: help, or bad usage
         raise SystemExit(_flushed(int(ended.code or 0))) from ended
     return _flushed(code)
+
+
+def _open_streams() -> None:
+    """Open closed standard streams, lest files get their numbers: writing to output then fails."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            flags = os.O_WRONLY if name == "stderr" else os.O_RDONLY
+            os.dup2(os.open(os.devnull, flags), number)
+            setattr(sys, name, os.fdopen(number, "w" if number else "r"))
 
 
 def _ended(argv: Sequence[str]) -> int:
@@ -91,7 +101,7 @@ def _answer(error: BuildImagesError, options: Options, argv: Sequence[str]) -> i
 
 
 def _tell(text: str) -> None:
-    """Print to standard error, if it is open; the text may contain untrusted parts."""
+    """Print to standard error, if that works; the text may contain untrusted parts."""
     with contextlib.suppress(OSError):
         print(printable_lines(text), file=sys.stderr)
 
@@ -99,8 +109,7 @@ def _tell(text: str) -> None:
 def _flushed(code: int) -> int:
     """Flush the results; return the exit code: another than 0 if they cannot be written."""
     try:
-        if sys.stdout is not None:
-            sys.stdout.flush()
+        sys.stdout.flush()
     except OSError as error:
         with contextlib.suppress(OSError):  # at exit Python would try again, and fail
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

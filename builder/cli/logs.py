@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 
-from builder.build.workspace import log_text
+from builder.build.workspace import log_text, not_begun
 from builder.cli.options import ImageOptions, Parser, add_image
 from builder.model.manifest import LOG
 from builder.system.terminal import printable_lines
@@ -20,6 +21,7 @@ def declare(parser: Parser) -> None:
     parser.description = """\
 Print the log of the last build of an image: the output of each step, of all of its stages. While
 the build runs, that is its log so far; with -f, the command follows it, and ends with the build.
+If a run has yet to begin the build, its state is printed, too; with -f, the command waits for it.
 --check prints what a check printed in each format instead, if it failed or was skipped.
 """
     add_image(parser)
@@ -29,11 +31,12 @@ the build runs, that is its log so far; with -f, the command follows it, and end
 
 def run(options: LogsOptions) -> int:
     """Print a log, or the output of a check."""
-    folder = options.image_folder(options.path, LOG)
+    folder = options.image_folder(options.path, LOG, or_is=lambda path: not_begun(path / LOG))
     if options.check:
         print(output_in(folder, options.check))
         return 0
-    for data in log_text(folder / LOG, follow=options.follow):
+    report = functools.partial(print, file=sys.stderr, flush=True)
+    for data in log_text(folder / LOG, follow=options.follow, report=report):
         text = data.decode(errors="replace")
         sys.stdout.write(printable_lines(text) if sys.stdout.isatty() else text)
         sys.stdout.flush()

@@ -91,12 +91,14 @@ class Options(argparse.Namespace):
         """The folder that a command writes to, or reads images from."""
         return self.output or self.project / "out"
 
-    def image_folder(self, path: Path, *names: str) -> Path:
-        """Return the folder of an image, by path or identifier, which has one of these files."""
+    def image_folder(
+        self, path: Path, *names: str, or_is: Callable[[Path], object] = lambda _: False
+    ) -> Path:
+        """Return an image's folder, by path or identifier: with one of these files, or `or_is`."""
         return find_image(
             path,
             self.out,
-            lambda path: any((path / name).exists() for name in names),
+            lambda path: bool(any((path / name).exists() for name in names) or or_is(path)),
             "name an image's folder, such as out/IDENTIFIER, or its identifier",
         )
 

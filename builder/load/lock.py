@@ -20,7 +20,15 @@ from builder.load.readers import (
 )
 from builder.model import Layer, Where
 from builder.model.architectures import ARCHITECTURES
-from builder.model.inputs import DEBIAN_SOURCE, LOCAL_SOURCE, LOCK, WHEEL_SOURCE, Lock, LockedSource
+from builder.model.inputs import (
+    DEBIAN_SOURCE,
+    LOCAL_SOURCE,
+    LOCK,
+    SDIST_SOURCE,
+    WHEEL_SOURCE,
+    Lock,
+    LockedSource,
+)
 from builder.model.site import PROJECT
 
 SCHEMA = "build-images/lock/v1"
@@ -31,15 +39,17 @@ _FILE = r"[\w+~][\w.+~%=-]*"
 _URL = r"(?:https?|ftp)://[^\s/@]+/\S+"  # no user name, no password
 _DEBIAN = DEBIAN_SOURCE + r"[a-z0-9][a-z0-9+.-]+/\d[\w.+~-]*"
 _MACHINE = rf"(?:any|\{{\{{ arch \}}\}}|{'|'.join(ARCHITECTURES)})"
-_WHEEL = rf"{WHEEL_SOURCE}[a-z0-9]+(?:[.-][a-z0-9]+)*/\d[\w.]*/{_MACHINE}(?:/[a-z]+\d+)?"
+_RELEASE = r"[a-z0-9]+(?:[.-][a-z0-9]+)*/\d[\w.]*"
+_WHEEL = rf"{WHEEL_SOURCE}{_RELEASE}/{_MACHINE}(?:/[a-z]+\d+)?"
+_SDIST = rf"{SDIST_SOURCE}{_RELEASE}"
 _LOCAL = rf"{LOCAL_SOURCE}(?:{_FILE}/)*{_FILE}"
 _SHA256 = r"[0-9a-f]{64}"
 
-_SOURCE = f"{_URL}|{_DEBIAN}|{_WHEEL}|{_LOCAL}"
+_SOURCE = f"{_URL}|{_DEBIAN}|{_WHEEL}|{_SDIST}|{_LOCAL}"
 _SOURCES = (
     f"valid: https://HOST/PATH, {DEBIAN_SOURCE}PACKAGE/VERSION without a revision, "
-    f"{WHEEL_SOURCE}NAME/VERSION/ARCHITECTURE[/PYTHON], or {LOCAL_SOURCE}PATH for a file in the "
-    "project's folder"
+    f"{WHEEL_SOURCE}NAME/VERSION/ARCHITECTURE[/PYTHON], {SDIST_SOURCE}NAME/VERSION, or "
+    f"{LOCAL_SOURCE}PATH for a file in the project's folder"
 )
 
 source_url = matching(re.compile(_SOURCE), "is not the URL of a source", _SOURCES)

@@ -122,6 +122,7 @@ def over(own: Matrix, below: Matrix) -> Matrix:
         default={**default, **own.default},
         tags=tuple({**tags, **{(tag.recipe, tag.tag): tag for tag in own.tags}}.values()),
         files={**below.files, **own.files},
+        inherited=below.axes,
     )
 
 

@@ -17,7 +17,9 @@ LOCK = "lock.yaml"
 DEBIAN_SOURCE = "debian-source:"  # debian-source:PACKAGE/VERSION, upstream's part of a package
 LOCAL_SOURCE = "local:"  # local:PATH, a file of the project: an archive that may not be passed on
 WHEEL_SOURCE = "wheel:"  # wheel:NAME/VERSION/ARCHITECTURE[/PYTHON], of the Python package index
-_LOOKED_UP = (DEBIAN_SOURCE, WHEEL_SOURCE)  # the lock has the names of their files
+SDIST_SOURCE = "sdist:"  # sdist:NAME/VERSION, the source distribution of a release on that index
+INDEX_SOURCES = (WHEEL_SOURCE, SDIST_SOURCE)
+LOOKED_UP = (DEBIAN_SOURCE, *INDEX_SOURCES)  # the lock has the names of their files
 
 
 def source_folder(recipe: str) -> str:
@@ -35,7 +37,7 @@ def public_url(url: str) -> str:
 
 def locked_url(asked: str) -> str:
     """Return the URL by which a source is locked, for a URL in a block."""
-    return asked.rpartition("/")[0] if asked.startswith(_LOOKED_UP) else asked
+    return asked.rpartition("/")[0] if asked.startswith(LOOKED_UP) else asked
 
 
 def _with_file(url: str) -> str:
@@ -45,6 +47,8 @@ def _with_file(url: str) -> str:
         return f"{url}/{package}_{version}.orig.tar.xz"
     if url.startswith(WHEEL_SOURCE):
         return f"{url}/{url.removeprefix(WHEEL_SOURCE).replace('/', '-')}.whl"
+    if url.startswith(SDIST_SOURCE):
+        return f"{url}/{url.removeprefix(SDIST_SOURCE).replace('/', '-')}.tar.gz"
     return url
 
 
@@ -70,7 +74,7 @@ class LockedSource:
     @property
     def asked(self) -> str:
         """The URL for blocks; its last part is always the file's name."""
-        return f"{self.url}/{self.file}" if self.url.startswith(_LOOKED_UP) else self.url
+        return f"{self.url}/{self.file}" if self.url.startswith(LOOKED_UP) else self.url
 
     @property
     def in_context(self) -> str:
@@ -340,7 +344,8 @@ class FloatingTag:
 class Matrix:
     """`matrix.yaml`: the values of each axis in order, what is excluded, the default selection.
 
-    `files` names the file that the values of an axis are from.
+    `files` names the file that the values of an axis are from, and `inherited` has the values that
+    the axes have in the layer below.
     """
 
     axes: Mapping[str, tuple[str, ...]]
@@ -349,6 +354,7 @@ class Matrix:
     default: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     tags: tuple[FloatingTag, ...] = ()
     files: Mapping[str, str] = field(default_factory=dict)
+    inherited: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

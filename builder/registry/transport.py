@@ -134,7 +134,7 @@ class Transport:
         return locked(
             Home.of_environment().path / "registries",
             hashlib.sha256(label.encode()).hexdigest(),
-            waiting=lambda: self.tell(f"waiting for another build-images to write {label}"),
+            waiting=lambda holder: self.tell(f"waiting for {holder}, which writes {label}"),
             stopped=lambda: self.sleep.is_ended,
         )
 

@@ -186,9 +186,11 @@ def mismatches(
     references: Collection[Key],
     files: Mapping[str, str],
     *,
-    unneeded: Lock,
+    own: Lock,
+    kept: Lock,
 ) -> list[Fault]:
-    """Return missing sources of partly locked recipes, and those of `unneeded` that are not used.
+    """Return missing sources of partly locked recipes, and entries of the project's `own` lock that
+    are neither requested nor `kept`.
 
     `files` maps recipes to their files.
     """
@@ -205,16 +207,17 @@ def mismatches(
         if lock.of_stages({name: ()}) and not set(request.urls) & set(lock.sources)
     ]
     requested = {(url, name) for item in requests for url in item.urls for name in item.recipes}
+    requested |= {(url, name) for url, pin in kept.sources.items() for name in pin.recipes}
     needless = [
         (source.line, f"{source.url}: {name} does not use it")
-        for source in unneeded.sources.values()
+        for source in own.sources.values()
         for name in source.recipes
         if (source.url, name) not in requested
     ]
     needless += [
         (1, f"{reference} for {arch}: no image uses it")
-        for reference, arch in unneeded.references
-        if (reference, arch) not in references
+        for reference, arch in own.references
+        if (reference, arch) not in {*references, *kept.references}
     ]
     valid = "run: build-images lock, which removes it"
     return faults + [

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from builder.model.errors import BuildImagesError, Refused, counted
-from builder.model.inputs import DEBIAN_SOURCE, WHEEL_SOURCE, Lock, LockedSource
+from builder.model.inputs import DEBIAN_SOURCE, INDEX_SOURCES, Lock, LockedSource
 from builder.sources.download import Downloader, NotFetched
 from builder.sources.store import SourceStore, Unfetched
 from builder.system.locks import locked
@@ -41,8 +41,8 @@ class SourceRequest:
 class Locking:
     """The settings of locking.
 
-    `resolve` looks up a `debian-source:` URL in Debian's indices, and a `wheel:` URL in the Python
-    package index.
+    `resolve` looks up a `debian-source:` URL in Debian's indices, and a `wheel:` or `sdist:` URL in
+    the Python package index.
 
     With `update`, locked sources are looked up again, and changes are accepted.
     """
@@ -112,8 +112,8 @@ def _report(
 
 
 def _looked_up(url: str, locking: Locking) -> LockedSource:
-    """Return the entry for a URL; its file is fetched into the store, except a wheel's."""
-    if url.startswith(WHEEL_SOURCE):
+    """Return the entry for a URL; its file is fetched into the store, except an index's."""
+    if url.startswith(INDEX_SOURCES):
         try:
             return locking.resolve(url)
         except NotFetched as error:
@@ -148,19 +148,14 @@ def _downloaded(url: str, name: str, locking: Locking) -> LockedSource:
     raise Unfetched("\n".join(reasons))
 
 
-def merged(known: Lock, new: Lock, *, everything: bool, recipes: Collection[str]) -> Lock:
-    """Return the lock to write. With `everything`, it is `new`: other entries are unused.
-
-    Otherwise all known entries stay; recipes that are not in `recipes` keep their sources.
-    """
-    if everything:
-        return new
-    sources = dict(known.sources)
+def merged(kept: Lock, new: Lock, *, recipes: Collection[str]) -> Lock:
+    """Return the lock to write; recipes that are not in `recipes` keep their sources."""
+    sources = dict(kept.sources)
     for url, source in new.sources.items():
-        before = known.sources[url].recipes if url in known.sources else ()
+        before = kept.sources[url].recipes if url in kept.sources else ()
         names = [name for name in before if name not in recipes]
         sources[url] = replace(source, recipes=tuple(sorted({*names, *source.recipes})))
-    return Lock(sources=sources, references={**known.references, **new.references})
+    return Lock(sources=sources, references={**kept.references, **new.references})
 
 
 def lock_changes(before: Lock, lock: Lock, inherited: Lock) -> Iterator[str]:

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from builder.model import Layers
 from builder.model.errors import BuildImagesError, MissingPrerequisite, Refused
-from builder.model.inputs import DEBIAN_SOURCE, LOCAL_SOURCE, LOCK, WHEEL_SOURCE, LockedSource
+from builder.model.inputs import DEBIAN_SOURCE, INDEX_SOURCES, LOCAL_SOURCE, LOCK, LockedSource
 from builder.sources.download import Downloader, Fetched, NotFetched, OnBytes, digest_of
-from builder.sources.wheels import WheelIndex
+from builder.sources.package_index import PackageIndex
 from builder.system.locks import locked
 from builder.system.threads import in_threads
 from builder.system.web import server_of, without_users
@@ -33,8 +33,8 @@ class SourceStore:
     """The folder of source files. `mirrors` are URLs of a site's folders of source files.
 
     `debian` is the URL of a Debian archive, for `debian-source:` URLs, `index` that of a Python
-    package index, for `wheel:` URLs; empty if none is known. `layers` are the project's folders,
-    for files in them.
+    package index, for `wheel:` and `sdist:` URLs; empty if none is known. `layers` are the
+    project's folders, for files in them.
     """
 
     path: Path
@@ -124,10 +124,10 @@ class SourceStore:
         raise Unfetched(self._shown("\n".join([_missing(source), *tried]), source))
 
     def _listed(self, url: str, source: LockedSource, downloader: Downloader) -> str:
-        """Return the URL of a wheel's file, which the index's page has; any other URL unchanged."""
-        if not url.startswith(WHEEL_SOURCE):
+        """Return the URL of an index's file, which its page has; any other URL unchanged."""
+        if not url.startswith(INDEX_SOURCES):
             return url
-        index = WheelIndex(url=self.index, downloader=downloader, folder=self.path)
+        index = PackageIndex(url=self.index, downloader=downloader, folder=self.path)
         return index.file(url, source.file).url
 
     def _shown(self, text: str, source: LockedSource) -> str:

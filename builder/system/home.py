@@ -24,6 +24,7 @@ _HINTS = {
         [errno.EACCES, errno.EPERM, errno.EROFS],
         "name another folder, or get permission for this one",
     ),
+    errno.EBADF: "standard output is closed; for no output: >/dev/null",
 }
 
 

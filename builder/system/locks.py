@@ -12,9 +12,11 @@ from pathlib import Path
 from typing import IO
 
 from builder.model.errors import Interrupted
+from builder.system.terminal import printable
 
 _POLL_S = 0.1
 _MOMENT_S = 1.0
+_LONGEST = 500  # bytes of the holder of a lock
 _NO_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP}  # Lustre without the option flock
 # Opened for writing: only then does NFS forward the lock to its server (flock(2)).
 _FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -25,13 +27,13 @@ def locked(
     folder: Path,
     name: str,
     *,
-    waiting: Callable[[], object] = lambda: None,
+    waiting: Callable[[str], object] = lambda _: None,
     stopped: Callable[[], bool] = lambda: False,
 ) -> Iterator[None]:
     """Hold the lock `name` in a folder; wait while another process or thread holds it.
 
-    `waiting` is called once if that takes more than a second. Raises `Interrupted` if `stopped`
-    returns true meanwhile. The lock's file is removed at the end: each blob has a lock of its own.
+    `waiting` gets the holder once if that takes more than a second. Raises `Interrupted` if
+    `stopped` returns true meanwhile. The lock's file is removed at the end: each blob has its own.
     """
     path = _path(folder, name)
     with contextlib.ExitStack() as held:
@@ -41,6 +43,7 @@ def locked(
             if is_at(file.fileno(), path):
                 break
             held.close()  # the last holder removed this file; others may lock a new one
+        _sign(file)
         try:
             yield
         finally:
@@ -59,7 +62,8 @@ class Turn:
 
         Only between units of work: another holder may be exclusive just before or after it.
         """
-        alone = _try(self._file, fcntl.LOCK_EX)
+        if alone := _try(self._file, fcntl.LOCK_EX):
+            _sign(self._file)
         try:
             yield alone
         finally:
@@ -71,10 +75,10 @@ def together(
     folder: Path,
     name: str,
     *,
-    waiting: Callable[[], object] = lambda: None,
+    waiting: Callable[[str], object] = lambda _: None,
     stopped: Callable[[], bool] = lambda: False,
 ) -> Iterator[Turn]:
-    """Hold a shared lock; wait while another holds it exclusively."""
+    """Hold a shared lock; wait while another holds it exclusively, whom `waiting` gets."""
     with _opened(folder, name) as file:
         _take(file, fcntl.LOCK_SH, waiting, stopped)
         yield Turn(file)
@@ -84,7 +88,9 @@ def together(
 def locked_now(folder: Path, name: str) -> Iterator[bool]:
     """Hold a lock exclusively if it is free; yield whether it was. Does not wait."""
     with _opened(folder, name) as file:
-        yield _try(file, fcntl.LOCK_EX)
+        if is_free := _try(file, fcntl.LOCK_EX):
+            _sign(file)
+        yield is_free
 
 
 @contextlib.contextmanager
@@ -130,15 +136,25 @@ def _path(folder: Path, name: str) -> Path:
     return folder / f".{name}.lock"
 
 
+def _sign(file: IO[str]) -> None:
+    """Write into a lock which process has it, for those who wait."""
+    since = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
+    text = f"process {os.getpid()} on {os.uname().nodename} (since {since})"
+    with contextlib.suppress(OSError):  # a full disk
+        os.ftruncate(file.fileno(), 0)
+        os.pwrite(file.fileno(), text.encode(), 0)
+
+
 def _take(
-    file: IO[str], how: int, waiting: Callable[[], object], stopped: Callable[[], bool]
+    file: IO[str], how: int, waiting: Callable[[str], object], stopped: Callable[[], bool]
 ) -> None:
     start, is_waiting = time.monotonic(), False
     while not _try(file, how):
         if stopped():
             raise Interrupted("interrupted")
         if not is_waiting and time.monotonic() - start > _MOMENT_S:
-            waiting()
+            holder = os.pread(file.fileno(), _LONGEST, 0).decode(errors="replace")
+            waiting(printable(holder) or "another process")
             is_waiting = True
         time.sleep(_POLL_S)
 

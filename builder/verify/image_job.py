@@ -43,7 +43,6 @@ from builder.verify.shared_images import share_image
 from builder.verify.targets import ProofTarget, digests_of, target_of
 
 _ALONE = "Dockerfile.alone"  # only the last stage; it starts from the images of the others
-_WAITING = "waiting for another build-images that builds this image"
 
 
 class ImageJob:
@@ -116,7 +115,9 @@ class ImageJob:
                 engine=run.engine.name,
                 owner=run.tools.ordinary_user,
                 fresh=not run.settings.cache,
-                waiting=lambda: run.progress.step(image.identifier, _WAITING),
+                waiting=lambda holder: run.progress.step(
+                    image.identifier, f"waiting for {holder}, which builds this image"
+                ),
                 stopped=lambda: run.tools.processes.stopping,
             )
         )

@@ -22,7 +22,7 @@ from builder.build.schedule import Schedule
 from builder.build.stages import RunStages, with_log, words_of
 from builder.build.tasks import Durations, Task, TaskLimits
 from builder.build.workers import ANYWHERE, Pool, Requirement, requirement_of
-from builder.build.workspace import note_failure
+from builder.build.workspace import announced, note_failure
 from builder.model import RUNTIME, KeyedStage, PlannedImage, Spec
 from builder.model.errors import BuildImagesError, MissingPrerequisite, StepFailed, UnfitMachine
 from builder.model.manifest import Manifest
@@ -150,9 +150,23 @@ class _MainJob:
         declared = stages.declared([spec.image for spec, _ in todo])
         for (spec, state), keyed in zip(todo, declared, strict=True):
             self._add_image(stages, spec, state, keyed)
+        builds = [spec.image.identifier for spec, state in todo if state.work == "build"]
+        with announced(run.settings.out, self._states(builds)):
+            self._run_tasks(limits)
+
+    def _states(self, builds: Sequence[str]) -> dict[str, str]:
+        """Return the state of each build before it begins; show what is made for another image."""
+        states = dict.fromkeys(builds, "not begun")
         for name, (first, *others) in self._images.items():
-            for other in others if self._tasks[name].kind == "stage" else ():
-                run.progress.detail(other, f"for {self._tasks[name].label}, with {first}")
+            for other in others:  # the last is the latest of its stages
+                needed = f"{self._tasks[name].label}, with {first}"
+                states[other] = f"not begun; it needs {needed}"
+                if self._tasks[name].kind == "stage":
+                    self._run.progress.detail(other, f"for {needed}")
+        return dict.fromkeys(builds, "its log comes at its end") if self._elsewhere else states
+
+    def _run_tasks(self, limits: TaskLimits) -> None:
+        run, home = self._run, self._run.tools.home
         tasks, elsewhere = self._tasks.values(), self._elsewhere
         try:
             if elsewhere:

@@ -33,7 +33,6 @@ from builder.verify.rehearse.servers import URL, Ask
 from builder.verify.rehearse.steps import Step, steps_of
 from builder.verify.rehearse.trials import PASSED, STEPS, Trial, failed, not_tried, passed
 
-_WAITING = "waiting for another build-images that runs the same steps"
 _STEP = "step"
 _SHOWN = 80
 
@@ -83,7 +82,9 @@ def _trials(stages: RunStages, spec: Spec, image: PlannedImage, ask: Ask) -> lis
     with locked(
         home.work,
         name,
-        waiting=lambda: run.progress.step(image.identifier, _WAITING),
+        waiting=lambda holder: run.progress.step(
+            image.identifier, f"waiting for {holder}, which runs the same steps"
+        ),
         stopped=lambda: run.tools.processes.stopping,
     ):
         log.unlink(missing_ok=True)

@@ -314,7 +314,7 @@ def test_osu_needs_its_benchmarks(tmp_path: Path) -> None:
     assert (done.status, done.finding) == (1, f"there is no osu_latency below {tmp_path}")
 
 
-@pytest.mark.parametrize("name", ["horovod", "chainermn"])
+@pytest.mark.parametrize("name", ["horovod", "horovod-pytorch", "chainermn"])
 def test_a_missing_framework_is_a_finding(name: str) -> None:
     done = run(sys.executable, SOURCES / f"{name}-check.py", "2")
     assert (done.status, done.finding[:13]) == (1, "cannot import")
@@ -354,3 +354,71 @@ def test_mlperf_takes_a_step_and_judges_it(tmp_path: Path) -> None:
     (tmp_path / "amp_C.py").unlink()
     done = mlperf_again(tmp_path)
     assert (done.status, done.finding) == (1, "ModuleNotFoundError: No module named 'amp_C'")
+
+
+# Upstream's logs of two styles; what LAMMPS prints is made of them.
+LAMMPS_TABLE = """Step Temp E_pair
+       0            3   -6.7733681
+     {steps}    1.6645597   -4.7774327
+     900            1           -1
+Loop time of 0.49 on 4 procs for 900 steps with 4000 atoms
+"""
+LAMMPS_PARAGRAPHS = """---------------- Step        0 ----- CPU =      0.0000 (sec) ----------------
+TotEng   =     -5237.4580 Press    =      -837.0112
+---------------- Step      {steps} ----- CPU =      0.2858 (sec) ----------------
+TotEng   =     -5257.9979 Press    =      -648.6820
+Loop time of 1.76 on 4 procs for 300 steps with 2004 atoms
+"""
+LAMMPS_LOGS = {
+    "melt": LAMMPS_TABLE.format(steps=250),
+    "peptide": LAMMPS_PARAGRAPHS.format(steps=100),
+    "shear": LAMMPS_TABLE.format(steps=100),
+}
+
+
+def lammps(folder: Path, case: str = "melt", old: str = "", new: str = "", ranks: int = 4) -> Ended:
+    """lammps-check.py over a stand-in for LAMMPS, whose output for one case is changed."""
+    for name, log in LAMMPS_LOGS.items():
+        (folder / "cases" / name).mkdir(parents=True)
+        (folder / "cases" / name / f"in.{name}").write_text("units lj\nrun\t300\nrun 3000\n")
+        (folder / "cases" / name / f"log.1Jan25.{name}.g++.4").write_text(log)
+        output = log.replace(old, new) if name == case else log
+        (folder / "cases" / name / "output").write_text(output)
+    # Its first run alone is left, and shortened.
+    lmp = '[ "$(grep run "$2" | tr -d \'run \')" -le 250 ] && cat output && ! grep ERROR output\n'
+    stub(folder, "lmp", lmp)
+    script = SOURCES / "lammps-check.py"
+    return run(sys.executable, script, str(ranks), folder / "cases", folder / "lmp")
+
+
+@pytest.mark.parametrize(
+    ("case", "old", "new", "said"),
+    [
+        ("melt", "1.6645597", "1.6645599", ""),
+        ("melt", "1.6645597", "1.6649", "melt: Temp of step 250 is 1.6649, upstream has 1.6645597"),
+        ("peptide", "-648.6820", "-648.6819", ""),
+        ("peptide", "-648.6820", "-648.6800", "peptide: Press of step 100 is -648.68, upstream"),
+        ("peptide", "-5257.9979", "nan", "peptide: TotEng of step 100 is nan, upstream"),
+        ("shear", "     100  ", "      99  ", "shear: no Temp of step 100"),
+        ("shear", "on 4 procs", "on 1 procs", "shear: LAMMPS ran on [1] ranks, expected one"),
+        (
+            "shear",
+            "Loop",
+            "ERROR: Lost atoms: 4\nLoop",
+            "shear: LAMMPS ended with exit status 1: ERR",
+        ),
+    ],
+)
+def test_lammps_compares_with_upstream(
+    tmp_path: Path, case: str, old: str, new: str, said: str
+) -> None:
+    done = lammps(tmp_path, case, old, new)
+    agree = "12 values of melt, peptide, shear on 4 ranks agree with upstream's logs"
+    assert done.finding.startswith(f"wrong: {said}" if said else agree)
+    assert done.status == bool(said)
+
+
+def test_lammps_needs_a_log_of_as_many_ranks(tmp_path: Path) -> None:
+    done = lammps(tmp_path, ranks=2)
+    said = f"wrong: {tmp_path}/cases/melt has 0 logs of 2 ranks, not one"
+    assert (done.status, done.finding) == (1, said)

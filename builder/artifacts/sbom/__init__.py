@@ -21,7 +21,7 @@ from builder.artifacts.sbom.packages import (
 )
 from builder.artifacts.sbom.rpm import rpm_packages
 from builder.model import LockedSource
-from builder.model.inputs import DEBIAN_SOURCE, LOCAL_SOURCE, WHEEL_SOURCE, public_url
+from builder.model.inputs import LOCAL_SOURCE, LOOKED_UP, public_url
 
 __all__ = ["bill_of_materials"]
 
@@ -111,13 +111,11 @@ def source_components(sources: Iterable[LockedSource]) -> Iterator[dict[str, obj
     for source in sources:
         match = _NAMED.fullmatch(stem := _ENDINGS.sub("", source.file))
         name, version = (match["name"], match["version"]) if match else (stem, "")
-        if source.url.startswith(DEBIAN_SOURCE):
-            name, _, version = source.url.removeprefix(DEBIAN_SOURCE).partition("/")
-        if source.url.startswith(WHEEL_SOURCE):
-            name, version, *_ = source.url.removeprefix(WHEEL_SOURCE).split("/")
+        if source.url.startswith(LOOKED_UP):
+            name, version, *_ = source.url.partition(":")[2].split("/")
         url = public_url(source.url)
         # These are no URLs to fetch it by.
-        is_local = source.url.startswith((DEBIAN_SOURCE, LOCAL_SOURCE, WHEEL_SOURCE))
+        is_local = source.url.startswith((LOCAL_SOURCE, *LOOKED_UP))
         where = purl(
             "generic",
             name,

@@ -23,9 +23,9 @@ from builder.compile.spec.rules import fault
 from builder.model import BlockUse, LockedSource, PlannedImage, StageRecipe
 from builder.model.errors import BadInput
 from builder.model.inputs import (
-    DEBIAN_SOURCE,
     LOCAL_SOURCE,
     LOCK,
+    LOOKED_UP,
     WHEEL_SOURCE,
     Lock,
     locked_url,
@@ -126,7 +126,7 @@ class _Step:
             reason = ", but other sources of the recipe are"
         elif url.startswith(LOCAL_SOURCE):
             reason = ": a file of the project needs its checksum"
-        elif url.startswith((DEBIAN_SOURCE, WHEEL_SOURCE)):
+        elif url.startswith(LOOKED_UP):
             reason = ", and only the lock has its URL"
         else:
             return

@@ -63,7 +63,7 @@ class BlobStore:
         with locked(
             self.folder,
             name,
-            waiting=lambda: self.tell(f"waiting for another pull to fetch {blob.digest}"),
+            waiting=lambda holder: self.tell(f"waiting for {holder}, which fetches {blob.digest}"),
             stopped=lambda: bool(registry.check()),
         ):
             file = self.folder / name

@@ -40,7 +40,7 @@ def atomic_folder(
                 locked(
                     target.parent,
                     target.name,
-                    waiting=lambda: waiting(f"waiting for another process to make {target}"),
+                    waiting=lambda holder: waiting(f"waiting for {holder}, which makes {target}"),
                     stopped=lambda: os.path.lexists(target),
                 )
             )

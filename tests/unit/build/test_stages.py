@@ -5,8 +5,10 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
+import os
 import shutil
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -34,7 +36,7 @@ from builder.plan.keys import declared_stages
 from builder.system.files import write_atomically
 from builder.system.home import Home
 from builder.system.host_facts import host_facts
-from builder.system.locks import locked_now
+from builder.system.locks import locked, locked_now
 from builder.system.process import Processes
 from builder.system.terminal import Progress
 from builder.verify.main_job import Results, run_job
@@ -303,6 +305,27 @@ def test_two_builders_of_the_same_images_make_them_once(site: Site) -> None:
     assert results_of == [({}, 0, 3)] * 2
     assert site.built() == ALL
     assert site.said.getvalue().count(": unchanged") == 3
+
+
+@pytest.mark.parametrize("what", ["work", "stages"])
+def test_who_holds_what_a_builder_waits_for_is_named(
+    site: Site, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("builder.system.locks._MOMENT_S", 0.0)
+    image = site.plan().images[0]
+    stages = declared_stages(image, COMPILER)
+    key = stages.keyed(base="sha256:1", engine="fake 1.0, none that matter")[0].key[:32]
+    name, work = {"work": (f"{image.identifier}-fake", "this image"), "stages": (key, "it")}[what]
+    holder = f"waiting for process {os.getpid()} on {os.uname().nodename} (since 20"
+    with ThreadPoolExecutor(1) as pool:
+        with locked(site.home.path / what, name):
+            job = pool.submit(site.job)
+            deadline = time.monotonic() + 30
+            while f" UTC), which builds {work}\n" not in site.said.getvalue():
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+        assert job.result().exit_code == 0
+    assert holder in site.said.getvalue()
 
 
 def test_a_changed_recipe_rebuilds_itself_and_its_descendants(site: Site) -> None:

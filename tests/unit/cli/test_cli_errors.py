@@ -291,6 +291,24 @@ def test_the_output_has_no_room() -> None:
     assert done.stderr.startswith("build-images: No space left on device\n")
 
 
+@pytest.mark.parametrize(
+    ("redirection", "argv", "code", "text"),
+    [
+        (">&-", "--version", 2, "build-images: Bad file descriptor\n  hint: standard output is "),
+        (">&-", "plan --json --project tests/data/good", 2, "build-images: Bad file descriptor\n"),
+        (">&- 2>&-", "--version", 2, ""),
+        ("2>&-", "plan --project tests/data", 2, ""),
+        ("<&- 2>&-", "plan --json --project tests/data", 2, '{\n "schema": "build-images/error'),
+    ],
+)
+def test_a_stream_is_closed(redirection: str, argv: str, code: int, text: str) -> None:
+    command = f"exec {sys.executable} -m builder {argv} {redirection}"
+    done = subprocess.run(
+        ["sh", "-c", command], capture_output=True, text=True, check=False, cwd=ROOT
+    )
+    assert (done.returncode, f"{done.stdout}{done.stderr}"[: len(text) or None]) == (code, text)
+
+
 def test_a_locale_without_our_marks() -> None:
     cases = "tests/data/policy/cases"
     done = run("policy", "test", cases, stdout=subprocess.PIPE, PYTHONIOENCODING="ascii")

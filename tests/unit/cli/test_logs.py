@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from manifest_samples import document
+from test_stages import Site, made_site  # noqa: F401 - a fixture
 
-from builder.build.workspace import ImageLog
+from builder.build.workspace import ImageLog, announced
 from builder.cli import main
 
 IMAGE = "hpc-base-1.0-debian13-x86_64"
@@ -65,6 +68,52 @@ def test_a_running_build_is_followed_to_its_end(
     assert logs(folder, IMAGE, "-f") == 0
     assert capsys.readouterr().out == "the first half\nthe end\n"
     builder.join()
+
+
+@pytest.mark.parametrize("has_earlier", [False, True])
+def test_an_image_that_has_not_begun_says_what_it_needs(
+    site: Site, capsys: pytest.CaptureFixture[str], *, has_earlier: bool
+) -> None:
+    core, one = "core-1.0-debian13-x86_64", "one-1.0-debian13-x86_64"
+    folder, begun, go = site.root / "out" / one, threading.Event(), threading.Event()
+    folder.mkdir(parents=True)
+    (folder.parent / ".run-killed.json").write_text(json.dumps({core: "not begun"}))
+    if has_earlier:
+        (folder / "build.log").write_text("of an earlier build\n")
+        os.utime(folder / "build.log", (1, 1))
+
+    def meet() -> None:
+        site.engine.meet = lambda: None  # once
+        begun.set()
+        assert go.wait(10)
+
+    site.engine.meet = meet
+    stage = "stage core-development-debian13-x86_64"
+    state = f"{one}: not begun; it needs {stage}, with {core}; at work: {core}\n"
+    with ThreadPoolExecutor(1) as pool:
+        run = pool.submit(site.job)
+        assert begun.wait(10)
+        assert logs(folder, one) == 0
+        assert capsys.readouterr() == ("of an earlier build\n" * has_earlier, state)
+        threading.Timer(0.4, go.set).start()
+        assert logs(folder, "-f", one) == 0
+        followed = capsys.readouterr()
+        assert run.result().exit_code == 0
+    assert followed.err.startswith(state)
+    assert (folder / "build.log").read_text() == followed.out
+    assert not [*folder.parent.glob(".run-*")]
+
+
+def test_a_run_that_ends_before_a_build_begins(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    os.utime(folder / "build.log", (1, 1))
+    with announced(folder.parent, {IMAGE: "not begun"}):
+        ended = threading.Timer(0.4, lambda: [one.unlink() for one in folder.parent.glob(".run-*")])
+        ended.start()
+        assert logs(folder, "-f", IMAGE) == 0
+    said = f"{IMAGE}: not begun\n{IMAGE}: the run ended before this build began\n"
+    assert capsys.readouterr() == ("", said)
 
 
 def test_the_log_of_another_builder_stays(folder: Path) -> None:

@@ -17,7 +17,7 @@ from builder.model.inputs import source_folder
 PROMISED = (
     *("hpc-base", "cuda-base", "python-mpi", "pytorch", "tensorflow", "horovod", "chainermn"),
     *("biggan", "mlperf-maskrcnn", "mlperf-ssd", "mlperf-gnmt", "mlperf-transformer"),
-    *("hpc-bench", "mpi-source", "jax", "tensorflow-release"),
+    *("hpc-bench", "mpi-source", "jax", "tensorflow-release", "horovod-pytorch", "lammps"),
 )
 RED_HAT = ("ubi", "rocky", "alma", "centos")
 

@@ -378,6 +378,47 @@ def test_a_projects_lock_has_only_what_it_does_not_inherit(
     assert (expected in capsys.readouterr().out, (project / "lock.yaml").exists()) == (True, False)
 
 
+APP = (GOOD / "recipes/app.yaml").read_text().replace("axes:\n  arch: amd64\n", "")
+OF_APP = APP + SOURCE.replace("own", "app") + BLOCK
+
+
+@pytest.mark.parametrize(
+    ("files", "locked"),
+    [
+        ({"recipes/more.yaml": MORE + SOURCE + BLOCK}, ["own"]),
+        ({"recipes/app.yaml": OF_APP}, ["app"]),
+        ({"base-images/debian13.yaml": (GOOD / "base-images/debian13.yaml").read_text()}, ["app"]),
+        ({"matrix.yaml": "axes: {arch: [x86_64, ppc64le]}\n"}, ["app"]),
+        ({"matrix.yaml": "axes: {arch: [x86_64]}\n"}, []),
+    ],
+)
+def test_without_selectors_what_a_project_adds_or_replaces_is_locked(
+    project: Path, shipped: Path, capsys: Capture, files: dict[str, str], locked: list[str]
+) -> None:
+    """The pins of other images, which --all has written, are kept while they are needed."""
+    axes = "{arch: [x86_64], base: [debian13], cuda: [none], mpi: [openmpi5.0]}"
+    written(shipped, {"matrix.yaml": f"axes: {axes}\ninherit: false\n", "recipes/app.yaml": OF_APP})
+    written(project, {"vendor/own.tar": "own", "vendor/app.tar": "app", **files})
+
+    def pins() -> list[str]:
+        assert main(["lock", "--check", "--project", str(project)]) == 0
+        assert capsys.readouterr().out.endswith("lock.yaml matches the recipes\n")
+        return [Path(url).stem for url in load_project(project).lock.sources]
+
+    def lock(*options: str) -> list[str]:
+        assert main(["lock", "--quiet", "--project", str(project), *options]) == 0
+        return pins()
+
+    assert lock() == locked
+    everything = sorted({"app", *locked})
+    assert lock("--all") == lock() == everything
+    if locked != ["app"]:
+        (shipped / "recipes/app.yaml").write_text(APP)
+        assert main(["lock", "--check", "--project", str(project)]) == 2
+        assert "local:vendor/app.tar: app does not use it" in capsys.readouterr().err
+        assert lock() == locked
+
+
 def test_a_lock_of_a_recipe_that_the_layer_lacks_is_told(project: Path, shipped: Path) -> None:
     (shipped / "lock.yaml").write_text(
         LOCKED.format(url=URL, file="core.tar", sha="1" * 64, recipe="more")

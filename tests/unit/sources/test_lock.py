@@ -227,19 +227,13 @@ def test_an_empty_lock_is_read(tmp_path: Path) -> None:
     assert faults.found == []
 
 
-def test_a_lock_of_everything_drops_what_nobody_needs() -> None:
-    known = Lock(sources={ONE: entry(), TWO: entry(TWO)}, references={("a", "x86_64"): DIGEST})
-    found = Lock(sources={ONE: entry()})
-    assert merged(known, found, everything=True, recipes=["core"]) == found
-
-
 def test_a_lock_of_some_images_keeps_the_rest() -> None:
     known = Lock(
         sources={ONE: entry(recipes=("app", "core")), TWO: entry(TWO, recipes=("app",))},
         references={("a", "x86_64"): DIGEST},
     )
     found = Lock(sources={ONE: entry(content=b"new")})
-    result = merged(known, found, everything=False, recipes=["core"])
+    result = merged(known, found, recipes=["core"])
     assert result.sources[ONE].recipes == ("app", "core")
     assert result.sources[ONE].sha256 == entry(content=b"new").sha256
     assert result.sources[TWO] == known.sources[TWO]
@@ -251,7 +245,7 @@ def test_a_lock_of_some_images_keeps_the_rest() -> None:
 
 def test_a_lock_that_matches_has_no_faults() -> None:
     lock = Lock(sources={ONE: entry()}, references={("a", "x86_64"): DIGEST})
-    assert not mismatches(lock, [wanted(TWO, ONE)], [("a", "x86_64")], FILES, unneeded=lock)
+    assert not mismatches(lock, [wanted(TWO, ONE)], [("a", "x86_64")], FILES, own=lock, kept=Lock())
 
 
 FILES = {"core": "recipes/core.yaml", "app": "recipes/app.yaml"}
@@ -260,7 +254,7 @@ FILES = {"core": "recipes/core.yaml", "app": "recipes/app.yaml"}
 def test_a_missing_source_is_a_fault_where_others_are_locked() -> None:
     lock = Lock(sources={ONE: entry()})
     needs = [wanted(ONE), wanted(TWO, recipes=("app", "core"))]
-    [fault] = mismatches(lock, needs, [], FILES, unneeded=lock)
+    [fault] = mismatches(lock, needs, [], FILES, own=lock, kept=Lock())
     assert str(fault) == (
         f"recipes/core.yaml:1: its source {TWO} is not in lock.yaml, but others are\n"
         "    run: build-images lock --recipe core"
@@ -272,7 +266,7 @@ def test_entries_that_nobody_needs_are_faults() -> None:
         sources={ONE: entry(recipes=("app", "core"), line=4), TWO: entry(TWO, line=9)},
         references={("a", "x86_64"): DIGEST},
     )
-    faults = mismatches(lock, [wanted(ONE)], [], FILES, unneeded=lock)
+    faults = mismatches(lock, [wanted(ONE)], [], FILES, own=lock, kept=Lock())
     hint = "\n    run: build-images lock, which removes it"
     assert [str(one).removesuffix(hint) for one in faults] == [
         f"lock.yaml:4: {ONE}: app does not use it",
@@ -280,7 +274,7 @@ def test_entries_that_nobody_needs_are_faults() -> None:
         "lock.yaml:1: a for x86_64: no image uses it",
     ]
     assert {one.valid for one in faults} == {hint.strip()}
-    assert not mismatches(lock, [wanted(ONE)], [], FILES, unneeded=Lock())
+    assert not mismatches(lock, [wanted(ONE)], [], FILES, own=lock, kept=lock)
 
 
 # Digests of references

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -41,8 +42,12 @@ def test_one_waits_for_the_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     told = threading.Event()
     order: list[str] = []
 
+    def tell(holder: str) -> None:
+        order.append(holder)
+        told.set()
+
     def second() -> None:
-        with locked(tmp_path, "x", waiting=told.set):
+        with locked(tmp_path, "x", waiting=tell):
             order.append("second")
 
     with locked(tmp_path, "x"):
@@ -51,7 +56,8 @@ def test_one_waits_for_the_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         assert told.wait(10)
         order.append("first")
     thread.join(10)
-    assert order == ["first", "second"]
+    process = f"process {os.getpid()} on {os.uname().nodename}"
+    assert [re.sub(r" \(since 2.*", "", each) for each in order] == [process, "first", "second"]
 
 
 def test_no_lock_is_left(tmp_path: Path) -> None:

@@ -88,12 +88,14 @@ def test_an_interruption_ends_what_reads_the_formats(
 MAIL = {"a": "0:8"}
 
 
-def test_owners_are_compared_where_they_are_kept() -> None:
-    """A SIF that an ordinary user packed has one owner for all."""
+@pytest.mark.parametrize("capability", ["", " security.capability='\\x01'"])
+def test_owners_are_compared_where_they_are_kept(capability: str) -> None:
+    """A SIF that an ordinary user packed has one owner for all, and files' capabilities."""
+    able = {"b": f"0:0{capability}"}
     trees = {
-        "oci": a_tree(MAIL, a="1", b="2"),
-        "sif": a_tree(a="1", b="2"),
-        "charliecloud": a_tree(MAIL, a="1", b="2"),
+        "oci": a_tree({**MAIL, **able}, a="1", b="2"),
+        "sif": a_tree(able, a="1", b="2"),
+        "charliecloud": a_tree({**MAIL, **able}, a="1", b="2"),
     }
     outcome = equality(trees)
     assert outcome.outcome == PASSED

@@ -1,7 +1,8 @@
-"""Wheels on the Python package index of this machine's pip.
+"""Wheels and source distributions on the Python package index of this machine's pip.
 
 `wheel:NAME/VERSION/ARCHITECTURE` is the wheel of a release that runs on any Python and on the most
 systems; with `/cp313` at its end, the one for that Python; `any` has no machine code.
+`sdist:NAME/VERSION` is a release's source distribution.
 Name, size and checksum are those of the index's page of the project:
 https://packaging.python.org/en/latest/specifications/simple-repository-api/
 """
@@ -17,11 +18,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urljoin, urlsplit
 
-from packaging.utils import InvalidWheelFilename, parse_wheel_filename
+from packaging.utils import (
+    InvalidSdistFilename,
+    InvalidWheelFilename,
+    parse_sdist_filename,
+    parse_wheel_filename,
+)
 from packaging.version import Version
 
 from builder.model.exact_json import part
-from builder.model.inputs import WHEEL_SOURCE, LockedSource
+from builder.model.inputs import LockedSource
 from builder.sources.download import Downloader, NotFetched
 from builder.system.web import server_of
 
@@ -46,7 +52,7 @@ class ListedFile:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class WheelIndex:
+class PackageIndex:
     """The index at `url`; pages are written to `folder` while they are read."""
 
     url: str
@@ -54,27 +60,28 @@ class WheelIndex:
     folder: Path
 
     def resolve(self, url: str) -> LockedSource:
-        """Return the source for a `wheel:` URL, without recipes; raises `NotFetched`."""
+        """Return the source for a URL, without recipes; raises `NotFetched`."""
         file = self.file(url)
         if not file.size:
             raise NotFetched(f"{server_of(self.url)} gives no size of {file.name}")
         return LockedSource(url=url, file=file.name, sha256=file.sha256, size=file.size)
 
     def file(self, url: str, name: str = "") -> ListedFile:
-        """Return the file of a `wheel:` URL, by its name if that is known; raises `NotFetched`.
+        """Return the file of a URL, by its name if that is known; raises `NotFetched`.
 
         A file that its project has withdrawn is found by its name only.
         """
-        project, version, arch, *python = url.removeprefix(WHEEL_SOURCE).split("/")
+        project, version, *machine = url.partition(":")[2].split("/")
+        fits = _is_wheel if machine else _is_sdist
         files = {file.name: file for file in self._files(project)}
         fitting = sorted(
             file.name
             for file in files.values()
-            if _fits(file.name, version, arch, *python) and not file.yanked
+            if fits(file.name, version, *machine) and not file.yanked
         )
         if name not in files and (name or not fitting):
-            missing = name or f"wheel of it for {' and '.join([arch, *python])}"
-            raise NotFetched(f"{server_of(self.url)} has no {missing}")
+            kind = f"wheel of it for {' and '.join(machine)}" if machine else "sdist of it"
+            raise NotFetched(f"{server_of(self.url)} has no {name or kind}")
         return files[name or fitting[0]]
 
     def _files(self, project: str) -> Iterator[ListedFile]:
@@ -115,7 +122,7 @@ def _with_login(url: str, index: str) -> str:
     return parts._replace(netloc=at.netloc).geturl() if same else url
 
 
-def _fits(name: str, version: str, arch: str, python: str = _ANY_PYTHON) -> bool:
+def _is_wheel(name: str, version: str, arch: str, python: str = _ANY_PYTHON) -> bool:
     """Return whether a file is a wheel of a version for a Python on Linux of `arch`."""
     try:
         _, own, _, tags = parse_wheel_filename(name)
@@ -125,3 +132,12 @@ def _fits(name: str, version: str, arch: str, python: str = _ANY_PYTHON) -> bool
     platforms = {tag.platform for tag in tags if tag.interpreter == python and tag.abi in abis}
     usual = any(one.startswith(_LINUX) and one.endswith(f"_{arch}") for one in platforms)
     return own == Version(version) and (usual or arch in platforms)
+
+
+def _is_sdist(name: str, version: str) -> bool:
+    """Return whether a file is the source distribution of a version."""
+    try:
+        _, own = parse_sdist_filename(name)
+    except InvalidSdistFilename:
+        return False
+    return own == Version(version)

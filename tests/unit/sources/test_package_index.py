@@ -1,4 +1,4 @@
-"""Wheels: found on the pages of a package index on loopback, locked, and fetched by their names."""
+"""Files of a package index on loopback: found on its pages, locked, and fetched by their names."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from builder.load.lock import locked_source_url, source_url
 from builder.model import Lock, LockedSource
 from builder.sources.download import Downloader, NotFetched
 from builder.sources.locking import Locking, SourceRequest, lock_sources
+from builder.sources.package_index import PackageIndex
 from builder.sources.store import Changed, SourceStore, Unfetched
-from builder.sources.wheels import WheelIndex
 
 URL = "wheel:nvidia-tool/13.0.88/x86_64"
 X86_64 = "nvidia_tool-13.0.88-py3-none-manylinux2014_x86_64.manylinux_2_17_x86_64.whl"
@@ -27,13 +27,14 @@ AARCH64 = "nvidia_tool-13.0.88-py3-none-manylinux_2_27_aarch64.whl"
 CP311 = "nvidia_tool-13.0.88-cp311-cp311-manylinux_2_28_x86_64.whl"
 CP310 = "nvidia_tool-13.0.88-cp310-abi3-manylinux_2_28_x86_64.whl"
 PURE = "nvidia_tool-13.2.1-py2.py3-none-any.whl"
+SDIST = "nvidia_tool-13.0.88.tar.gz"
 OTHERS = (
     "nvidia_tool-13.0.88-py3-none-win_amd64.whl",
     "nvidia_tool-13.0.88-cp311-cp311t-manylinux_2_28_x86_64.whl",
     "nvidia_tool-13.0.88-cp312-cp312-manylinux_2_28_x86_64.whl",
     *(CP310, CP311, PURE),
     "nvidia_tool-13.1.1-py3-none-manylinux_2_27_x86_64.whl",
-    "nvidia_tool-13.0.88.tar.gz",
+    *(SDIST, "nvidia_tool-13.0.88.zip", "nvidia_tool-13.0.87.tar.gz"),
 )
 PAGE = "/simple/nvidia-tool/"
 
@@ -89,9 +90,9 @@ def package_index() -> Iterator[Index]:
         yield told
 
 
-def wheels(index: Index, folder: Path) -> WheelIndex:
+def wheels(index: Index, folder: Path) -> PackageIndex:
     downloader = Downloader(wait=lambda _: None)
-    return WheelIndex(url=f"{index.url}/simple", downloader=downloader, folder=folder)
+    return PackageIndex(url=f"{index.url}/simple", downloader=downloader, folder=folder)
 
 
 def store(index: Index, folder: Path, *mirrors: str) -> SourceStore:
@@ -104,19 +105,18 @@ def entry(content: bytes = X86_64.encode()) -> LockedSource:
 
 
 @pytest.mark.parametrize(
-    ("release", "name"),
+    ("url", "name"),
     [
-        ("13.0.88/x86_64", X86_64),
-        ("13.0.88/aarch64", AARCH64),
-        ("13.0.88/x86_64/cp311", CP311),
-        ("13.0.88/x86_64/cp310", CP310),
-        ("13.2.1/any", PURE),
+        ("wheel:nvidia-tool/13.0.88/x86_64", X86_64),
+        ("wheel:nvidia-tool/13.0.88/aarch64", AARCH64),
+        ("wheel:nvidia-tool/13.0.88/x86_64/cp311", CP311),
+        ("wheel:nvidia-tool/13.0.88/x86_64/cp310", CP310),
+        ("wheel:nvidia-tool/13.2.1/any", PURE),
+        ("sdist:nvidia-tool/13.0.88", SDIST),
     ],
 )
-def test_the_wheel_of_a_version_and_an_architecture_is_found(
-    index: Index, tmp_path: Path, release: str, name: str
-) -> None:
-    found = wheels(index, tmp_path).resolve(f"wheel:nvidia-tool/{release}")
+def test_the_file_of_a_release_is_found(index: Index, tmp_path: Path, url: str, name: str) -> None:
+    found = wheels(index, tmp_path).resolve(url)
     assert (found.file, found.size) == (name, len(name))
     assert found.sha256 == hashlib.sha256(name.encode()).hexdigest()
     assert index.asked == [(PAGE, "application/vnd.pypi.simple.v1+json")]
@@ -130,10 +130,11 @@ def test_the_wheel_of_a_version_and_an_architecture_is_found(
         ("wheel:nvidia-tool/13.0.88/any", "has no wheel of it for any"),
         ("wheel:nvidia-tool/13.2.1/x86_64", "has no wheel of it for x86_64"),
         ("wheel:nvidia-tool/13.0.88/x86_64/cp39", "has no wheel of it for x86_64 and cp39"),
+        ("sdist:nvidia-tool/13.1.1", "has no sdist of it"),
         ("wheel:unknown/13.0.88/x86_64", "404"),
     ],
 )
-def test_a_wheel_that_is_not_there_has_a_reason(
+def test_a_file_that_is_not_there_has_a_reason(
     index: Index, tmp_path: Path, url: str, reason: str
 ) -> None:
     with pytest.raises(NotFetched, match=reason):
@@ -227,7 +228,7 @@ def test_a_login_of_the_index_goes_to_its_own_server_alone(index: Index, tmp_pat
         ("https://files.example/", "https://files.example/"),
     ):
         index.at = listed
-        at = WheelIndex(url=f"{own}/simple", downloader=Downloader(), folder=tmp_path)
+        at = PackageIndex(url=f"{own}/simple", downloader=Downloader(), folder=tmp_path)
         assert at.file(URL).url == f"{place}{X86_64}"
 
 
@@ -242,10 +243,13 @@ def test_a_login_of_the_index_goes_to_its_own_server_alone(index: Index, tmp_pat
         ("wheel:nvidia-tool/13.0.88/riscv64", False, False),
         ("wheel:nvidia-tool/13.0.88", False, False),
         ("wheel:../13.0.88/x86_64", False, False),
+        ("sdist:nvidia-tool/13.0.88", True, True),
+        ("sdist:nvidia-tool/13.0.88/x86_64", False, False),
+        ("sdist:nvidia-tool", False, False),
         ("https://files.example/{{mpi.version}}.tgz", True, True),  # is text
     ],
 )
-def test_urls_of_wheels(tmp_path: Path, url: str, valid: bool, in_lock: bool) -> None:
+def test_urls_of_files(tmp_path: Path, url: str, valid: bool, in_lock: bool) -> None:
     for read, is_read in ((source_url, valid), (locked_source_url, in_lock)):
         file, faults = tmp_path / "a.yaml", Faults()
         file.write_text(json.dumps(url))
@@ -255,8 +259,9 @@ def test_urls_of_wheels(tmp_path: Path, url: str, valid: bool, in_lock: bool) ->
         assert bool(faults.found) is not is_read
 
 
-def test_a_bill_of_materials_names_the_wheel_and_no_server() -> None:
-    for source in (entry(), dataclasses.replace(entry(), url=f"{URL}/cp311", file=CP311)):
+def test_a_bill_of_materials_names_the_project_and_no_server() -> None:
+    for url, file in ((URL, X86_64), (f"{URL}/cp311", CP311), ("sdist:nvidia-tool/13.0.88", SDIST)):
+        source = dataclasses.replace(entry(), url=url, file=file)
         [found] = source_components([source])
         assert (found["name"], found["version"]) == ("nvidia-tool", "13.0.88")
         assert "externalReferences" not in found
