@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from jsonschema import Draft7Validator
 from manifest_samples import document
 from test_check_outcomes import done
 from test_proving import (
@@ -34,7 +35,9 @@ from builder.model.errors import BadInput, BuildImagesError, Refused
 from builder.model.manifest import InImageCheck
 from builder.model.records import write as as_json
 from builder.system.process import Completed
+from builder.trust.policy.predicates import evidence_of as evidence_of_policy
 from builder.verify import kits
+from builder.verify.evidence import evidence_schema
 from builder.verify.kit_evidence import import_evidence
 from builder.verify.kits import Kit, steps_of, write_kit
 
@@ -197,6 +200,8 @@ def test_evidence_is_judged_as_a_run_of_this_machine(machine: Machine, kit: Kit)
     assert run["host"] == as_json(HOST)
     assert (run["kit"]["node"], run["kit"]["kit"]) == ("Node17.site", kit.id)
     assert run["tools"] == {"apptainer": "1.4.5"}
+    Draft7Validator(evidence_schema()).validate(statement)
+    assert evidence_of_policy(statement).runner == "apptainer", "`pull` reads it as any other"
 
 
 def test_a_later_run_of_a_node_replaces_its_record_and_a_worse_one_is_told(
