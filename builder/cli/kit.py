@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from builder.cli.options import Parser, ProgressOptions, a_path, add_json, add_list, add_path
+from builder.cli.options import (
+    Parser,
+    ProgressOptions,
+    a_path,
+    add_flag,
+    add_json,
+    add_list,
+    add_path,
+)
 from builder.model.errors import counted
 from builder.model.manifest import MANIFEST
 from builder.model.records import write
@@ -28,6 +36,7 @@ class KitOptions(ProgressOptions):
     path: Path
     archive: Path
     format: Sequence[str]
+    checks_only: bool
     json: bool
 
 
@@ -42,6 +51,8 @@ def declare(parser: Parser) -> None:
     )
     text = "put only this format into the kit (may be repeated; default: both)"
     add_list(parser, "--format", text, choices=FORMATS)
+    text = "put only the checks of MPI and GPUs into the kit: it proves the node, not the image"
+    add_flag(parser, "--checks-only", text)
     add_json(parser, "print the description of the kit as JSON")
 
 
@@ -49,8 +60,11 @@ def run(options: KitOptions) -> int:
     """Run the command."""
     folder, file = options.image_folder(options.path, MANIFEST), options.archive
     run = run_on_finished(options.project, folder.parent, progress_for(options.level))
-    kit = write_kit(run, folder, file, options.format)
+    if options.format and options.checks_only:
+        options.parser.error("--format and --checks-only exclude each other")
+    kit = write_kit(run, folder, file, options.format, checks_only=options.checks_only)
     size, steps = f"{file.stat().st_size / 1e6:.1f} MB", counted(len(kit.steps), "step")
-    text = f"{file}  {kit.image}  {', '.join(kit.artifacts)}  {steps}  {size}  {kit.id}"
+    content = "checks only" if kit.checks_only else ", ".join(kit.artifacts)
+    text = f"{file}  {kit.image}  {content}  {steps}  {size}  {kit.id}"
     options.show(write(kit), lambda: text)
     return 0

@@ -18,18 +18,18 @@ from functools import partial
 from pathlib import Path
 
 from builder.build.run import Run, now
-from builder.model import FAILED
+from builder.model import FAILED, NONE
 from builder.model.agreement import WORST_LAST
 from builder.model.errors import BadInput, Refused
 from builder.model.exact_json import member, parsed, time_of
-from builder.model.manifest import Manifest
+from builder.model.manifest import Manifest, ProvenImage
 from builder.model.measurement import HostFacts
 from builder.model.records import read
 from builder.system.files import read_json, read_regular
 from builder.system.process import Completed
-from builder.verify.checks import why_no_gpu
+from builder.verify.checks import passed, why_no_gpu
 from builder.verify.evidence import KitRun, RunEvidence
-from builder.verify.finished_images import finished, prove_again
+from builder.verify.finished_images import finished, opened, prove_again
 from builder.verify.kits import Kit, KitStep, container_of, kit_named, steps_of
 from builder.verify.proof import Verified, concluded, outcomes_of
 from builder.verify.runners import RUNNERS
@@ -104,6 +104,7 @@ class KitEvidence:
     image: str
     format: str
     artifact: str
+    proves: str
     engine: EngineVersion
     no_gpu: str
     started: str
@@ -121,9 +122,12 @@ class KitEvidence:
         return f"{self.format}-kit-{self.engine.name}-{node}"
 
 
-def import_evidence(run: Run, folder: Path, file: Path) -> Verified[Manifest]:
+def import_evidence(
+    run: Run, folder: Path, file: Path
+) -> Verified[Manifest] | Verified[ProvenImage]:
     """Judge the evidence of a kit, and add it to the image in an output folder.
 
+    That of a kit without the image proves the node, and is not recorded.
     Raises `BadInput` for a file that is not such evidence, and `Refused` for evidence that is not
     of a kit of this image, was changed, or is older than the recorded run of that node.
     """
@@ -131,6 +135,8 @@ def import_evidence(run: Run, folder: Path, file: Path) -> Verified[Manifest]:
     kit = kit_named(evidence.kit, folder)
     for fault in _faults(evidence, kit, manifest):
         raise Refused(f"{file}: {fault}")
+    if kit.checks_only:
+        return _of_node(run, folder, kit, evidence, file)
     name = evidence.run_name
     _check_newer(file, evidence, folder / "evidence" / f"{name}.json")
     start = partial(_replayed, run, kit, evidence, file)
@@ -139,6 +145,29 @@ def import_evidence(run: Run, folder: Path, file: Path) -> Verified[Manifest]:
     for line in _worse(manifest, done.record, name):
         run.progress.say(line)
     return done
+
+
+def _of_node(
+    run: Run, folder: Path, kit: Kit, evidence: KitEvidence, file: Path
+) -> Verified[ProvenImage]:
+    """Judge the evidence of a kit without the image."""
+    named = {step.check for step in kit.steps}
+    with opened(
+        folder, run.tools, expected_target(run.settings.project, finished(folder))
+    ) as image:
+        checks = tuple(check for check in image.target.checks if check.name in named)
+        target = dataclasses.replace(image.target, checks=checks, mpi=NONE)
+    outcomes = tuple(_replayed(run, kit, evidence, file, target=target).outcomes)
+    run.progress.say("the kit has no image: this proves the node, and nothing was recorded")
+    name = evidence.run_name
+    record = ProvenImage(
+        image=f"{evidence.node.name}, by the checks of {kit.image}",
+        outcome="passed" if passed(outcomes) else FAILED,
+        artifacts={},
+        checks={name: outcomes},
+        in_image_checks=checks,
+    )
+    return Verified(record=record, runs=(name,), untried={})
 
 
 def read_evidence(file: Path) -> KitEvidence:
@@ -186,12 +215,15 @@ def _faults(evidence: KitEvidence, kit: Kit, manifest: Manifest) -> Iterator[str
     if evidence.image != kit.image or kit.image != manifest.image:
         yield f"it is about {evidence.image[:100]}, and this image is {manifest.image}"
     current = {name: artifact.digest for name, artifact in manifest.artifacts.items()}
-    packed = {"oci": kit.oci, **{name: one.digest for name, one in kit.artifacts.items()}}
+    own = {} if kit.checks_only else kit.artifacts
+    packed = {"oci": kit.oci, **{name: one.digest for name, one in own.items()}}
     if kit.content_key != manifest.content_key or packed.items() - current.items():
         yield "the image was built or packed again after the kit was made"
     engine, artifact = kit.engines.get(evidence.engine.name), kit.artifacts.get(evidence.format)
     if engine is None or artifact is None or engine.format != evidence.format:
         yield f"the kit has no {evidence.format[:40]} for the engine {evidence.engine.name[:40]}"
+    elif evidence.proves != ("the node" if kit.checks_only else "the image"):
+        yield f"it says that it proves {evidence.proves[:40]}"
     elif evidence.artifact != artifact.digest:
         yield f"it ran {evidence.artifact[:80]}, and the kit has {artifact.digest}"
     started, finished_at = time_of(evidence.started), time_of(evidence.finished)
@@ -219,8 +251,9 @@ def _replayed(
     run: Run, kit: Kit, evidence: KitEvidence, file: Path, *, target: ProofTarget
 ) -> RunEvidence:
     """Judge the output of the commands, with the code that judges those of this machine."""
-    usual = next(kind for kind in RUNNERS.values() if kind.format == evidence.format)
-    is_usual = evidence.engine.name == usual.program
+    by_program = {kind.program: kind for kind in RUNNERS.values()}
+    is_usual = evidence.engine.name in by_program
+    usual = by_program.get(evidence.engine.name, RUNNERS["charliecloud"])
 
     @contextlib.contextmanager
     def replay(container: Container) -> Iterator[_Replay]:
@@ -229,6 +262,7 @@ def _replayed(
 
     kind = dataclasses.replace(
         usual,
+        format=evidence.format,
         open=replay,
         no_gpu=lambda _: evidence.no_gpu,
         own=usual.own if is_usual else (),

@@ -10,21 +10,25 @@ import contextlib
 import dataclasses
 import io
 import json
+import posixpath
 import re
 import secrets
+import shutil
 import tarfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from builder import __version__
 from builder.artifacts.oci import read_layout
+from builder.artifacts.tree import clean
 from builder.build.engines import Tools
 from builder.build.engines.apptainer import environment as apptainer_environment
+from builder.build.packing import file_digest
 from builder.build.run import Run, now
 from builder.model.errors import BadInput, Refused
-from builder.model.manifest import FILES
+from builder.model.manifest import InImageCheck
 from builder.model.records import read, write
 from builder.system.files import read_json, write_whole
 from builder.system.process import Completed
@@ -87,7 +91,8 @@ class Kit:
     """`kit.json`: all that the kit's program knows of the image.
 
     `unset` is a pattern of the caller's variables that no engine gets, `oci` the digest of the
-    image that the artifacts were packed from.
+    image that the artifacts were packed from. With `checks_only`, the artifact is the
+    part of the image that these checks need, and proves the node alone.
     """
 
     schema: str = _SCHEMA
@@ -104,6 +109,7 @@ class Kit:
     artifacts: Mapping[str, KitArtifact]
     engines: Mapping[str, KitEngine]
     steps: tuple[KitStep, ...]
+    checks_only: bool = False
 
 
 # ---- The commands ----
@@ -153,14 +159,17 @@ def container_of(tools: Tools, *, directory: str = "/", gpu: bool) -> Container:
     return Container(artifact=artifact, work=work, tools=tools, directory=directory, gpu=gpu)
 
 
-def _engines(directory: str, tools: Tools) -> dict[str, KitEngine]:
+def _engines(target: ProofTarget, tools: Tools, *, checks_only: bool) -> dict[str, KitEngine]:
+    """Return the engines; Apptainer runs the checks without the image in the unpacked folder."""
+    directory = target.directory
+    own = {f"APPTAINERENV_{name}": text for name, text in target.environment.items()}
     without, gpus = (container_of(tools, directory=directory, gpu=gpu) for gpu in (False, True))
     return {
         "apptainer": KitEngine(
-            format="sif",
+            format="charliecloud" if checks_only else "sif",
             argv=tuple(apptainer_argv("apptainer", without)),
             gpu_argv=tuple(apptainer_argv("apptainer", gpus)),
-            variables=apptainer_environment(Path(_SCRATCH)),
+            variables={**apptainer_environment(Path(_SCRATCH)), **(own if checks_only else {})},
         ),
         "ch-run": KitEngine(
             format="charliecloud",
@@ -175,31 +184,43 @@ def _engines(directory: str, tools: Tools) -> dict[str, KitEngine]:
 # ---- Making a kit ----
 
 
-def write_kit(run: Run, folder: Path, target: Path, formats: Sequence[str] = ()) -> Kit:
+def write_kit(
+    run: Run,
+    folder: Path,
+    target: Path,
+    formats: Sequence[str] = (),
+    *,
+    checks_only: bool = False,
+) -> Kit:
     """Write a kit of the image in an output folder to the file `target`; return its description.
 
-    The description is also kept in the image's folder, for the import. Raises `BadInput` if the
-    image has none of the formats, or a file that differs from its manifest.
+    With `checks_only` it has the checks of MPI and GPUs, and what these need of the image. The
+    description is also kept in the image's folder, for the import. Raises `BadInput` if the image
+    has none of the formats, or a file that differs from its manifest.
     """
     expected = expected_target(run.settings.project, finished(folder))
-    with opened(folder, run.tools, expected) as image:
-        names = [name for name in formats or FORMATS if name in image.artifacts]
+    with opened(folder, run.tools, expected) as complete:
+        formats = FORMATS[1:] if checks_only else formats
+        names = [name for name in formats or FORMATS if name in complete.artifacts]
         missing = [name for name in formats or FORMATS if name not in names]
         if missing and (formats or not names):
             raise BadInput(f"{folder.name} has no {' and no '.join(missing)}, which a kit runs")
         run.progress.step(folder.name, f"writing {target.name}")
-        kit = _kit(image, names, run.tools)
+        image = with_checks_alone(complete, run.tools) if checks_only else complete
+        kit = _kit(image, names, run.tools, checks_only=checks_only)
         text = json.dumps(write(kit), indent=1, sort_keys=True) + "\n"
         _write_tar(target, text, [image.artifacts[name].path for name in names])
     write_whole(folder / RECORDS / f"{kit.id}.json", text)
     return kit
 
 
-def _kit(image: OpenImage, names: Sequence[str], tools: Tools) -> Kit:
+def _kit(image: OpenImage, names: Sequence[str], tools: Tools, *, checks_only: bool) -> Kit:
     """Describe a kit with these formats of an image."""
     artifacts, manifest = {name: image.artifacts[name] for name in names}, image.record
-    tree = tree_of_artifact(names[0], artifacts[names[0]].path, work=image.work, tools=tools)
-    target = with_carried(image.target, [tree])
+    target = image.target
+    if not checks_only:
+        tree = tree_of_artifact(names[0], artifacts[names[0]].path, work=image.work, tools=tools)
+        target = with_carried(target, [tree])
     return Kit(
         id=secrets.token_hex(16),
         image=manifest.image,
@@ -213,12 +234,13 @@ def _kit(image: OpenImage, names: Sequence[str], tools: Tools) -> Kit:
         unset=SETTINGS.pattern,
         artifacts={
             name: KitArtifact(
-                file=FILES[name], digest=artifact.digest, size=artifact.path.stat().st_size
+                file=artifact.path.name, digest=artifact.digest, size=artifact.path.stat().st_size
             )
             for name, artifact in artifacts.items()
         },
-        engines=_engines(target.directory, tools),
+        engines=_engines(target, tools, checks_only=checks_only),
         steps=steps_of(target, tools),
+        checks_only=checks_only,
     )
 
 
@@ -258,3 +280,118 @@ def kit_named(name: str, folder: Path) -> Kit:
         return read(Kit, read_json(file))
     except ValueError as error:
         raise BadInput(f"{file}: {error}") from error
+
+
+# ---- The checks without the image ----
+
+_NEEDS = frozenset({"gpu", "mpi"})
+_MOST_BYTES = 140_000_000  # of files; compressed, these are at most some 60 MiB
+_FOLDERS = ("dev", "mnt", "proc", "root", "run", "sys", "tmp", "var/tmp")
+_ALWAYS = (
+    *("bin", "lib", "lib64", "sbin", "usr/bin/sh", "usr/bin/env", "usr/bin/cat"),
+    *("etc/passwd", "etc/group", "etc/ld.so.cache", "etc/hosts", "etc/resolv.conf"),
+    *("ch/environment", "opt/build-images/host-contract.json"),
+)
+_PROGRAMS = re.compile(r"(?:usr(?:/local)?|opt/build-images)/s?bin/([^/]+)")
+_LIBRARY = re.compile(rb"\b(?:lib[\w.+-]+?|ld[\w-]+?)\.so[.\d]*")
+_LAUNCHERS = re.compile(rb"\b(?:prte\w*|prun|hydra_\w+|orted|orterun|mpiexec\.\w+)\b")
+_WORD = re.compile(rb"/?[\w.+-][\w./+-]*")
+# Plugins and texts of an MPI, which no program names; those for other GPUs bring compilers along.
+_MPI = re.compile(r"(?:.*/)?(?:openmpi|pmix2?|ucx|prr?te|mpich|hydra|libfabric|libibverbs)(?:/.*)?")
+_UNUSED = re.compile(
+    r".*(?:rocm|amdhip|amd_comgr|hsa-runtime).*|usr/share/doc/.*|(?:.*/)?include/.*"
+    r"|.*\.(?:a|la|h|mod)"
+)
+
+
+def with_checks_alone(image: OpenImage, tools: Tools) -> OpenImage:
+    """Return an image that has only the checks of MPI and GPUs, and the files that these need.
+
+    Checks of which the files are too many, or that need Python, are left out.
+    """
+    plain = image.work / "image.tar"
+    tarball = str(image.artifacts["charliecloud"].path)
+    unpack = [tools.program("pigz"), "--decompress", "--stdout", tarball]
+    with tools.processes.reading_from(unpack) as stream, plain.open("wb") as file:
+        shutil.copyfileobj(stream, file)
+    with tarfile.open(plain) as archive:
+        tree = _Tree(archive)
+        chosen, paths = list[InImageCheck](), tree.needed(_ALWAYS)
+        for check in image.target.checks:
+            more = paths | tree.needed([check.script.lstrip("/")])
+            fits = sum(tree.members[path].size for path in more) <= _MOST_BYTES
+            if _NEEDS & {*check.needs} and fits and "usr/bin/python3" not in more:
+                chosen.append(check)
+                paths = more
+        paths |= tree.needed(path for path in tree.members if _MPI.fullmatch(path))
+        target = image.work / "checks.tar.gz"
+        tree.write(paths, target)
+    if not chosen:
+        raise BadInput(f"{image.record.image} has no check of MPI or GPUs for a kit without it")
+    artifact = dataclasses.replace(
+        image.artifacts["charliecloud"], path=target, digest=file_digest(target)
+    )
+    return dataclasses.replace(
+        image,
+        artifacts={**image.artifacts, "charliecloud": artifact},
+        target=dataclasses.replace(image.target, checks=tuple(chosen)),
+    )
+
+
+class _Tree:
+    """The files of an image in an open tar, and what they name of each other."""
+
+    def __init__(self, archive: tarfile.TarFile) -> None:
+        self._archive = archive
+        self.members = {clean(member.name): member for member in archive}
+        self._by_name: dict[bytes, list[str]] = {}
+        for path in self.members:
+            match = _PROGRAMS.fullmatch(path)
+            name = match[1] if match else path.rpartition("/")[2] if ".so" in path else ""
+            if name:
+                self._by_name.setdefault(name.encode(), []).append(path)
+
+    def needed(self, paths: Iterable[str]) -> set[str]:
+        """Return paths with those that they name, and their folders."""
+        needed, todo = set[str](), [*paths, *_FOLDERS]
+        while todo:
+            path = todo.pop()
+            if path in needed or path not in self.members or _UNUSED.fullmatch(path):
+                continue
+            needed.add(path)
+            todo += [str(parent) for parent in PurePosixPath(path).parents]
+            todo += self._named_by(path)
+        return needed
+
+    def _named_by(self, path: str) -> Iterator[str]:
+        """Yield the target of a link, libraries and launchers of a program, words of a script."""
+        member = self.members[path]
+        if member.issym():
+            joined = posixpath.join(posixpath.dirname(path), member.linkname)
+            yield posixpath.normpath(joined).lstrip("/")
+        elif member.islnk():
+            yield clean(member.linkname)
+        content = self._content(path)
+        if content.startswith(b"\x7fELF"):
+            for name in {*_LIBRARY.findall(content), *_LAUNCHERS.findall(content)}:
+                yield from self._by_name.get(name, ())
+        elif content.startswith(b"#!") or path.startswith("opt/build-images/src/"):
+            for short, long in (
+                (b"$SRC", b"/opt/build-images/src"),
+                (b"$OUT", b"/opt/build-images/bin"),
+            ):
+                content = content.replace(short, long)
+            for word in _WORD.findall(content):
+                yield from self._by_name.get(word, ())
+                yield word.decode().lstrip("/")
+
+    def _content(self, path: str) -> bytes:
+        member = self.members[path]
+        file = self._archive.extractfile(member) if member.isreg() else None
+        return file.read() if file else b""
+
+    def write(self, paths: Iterable[str], target: Path) -> None:
+        """Write the files at these paths as a gzipped tar."""
+        with tarfile.open(target, "w:gz", compresslevel=6) as reduced:
+            for path in sorted(paths):
+                reduced.addfile(self.members[path], io.BytesIO(self._content(path)))

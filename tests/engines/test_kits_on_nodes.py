@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from harness import (
+    ARCHITECTURES,
     TOOLS,
     Ended,
     build_images,
@@ -37,8 +38,8 @@ CHECKS = (
     Check(name="needs-a-gpu", text="echo no GPU here; exit 77", needs=("gpu",)),
     Check(name="comes-last", text="echo 'data: {\"n\": 1}'; echo all is well"),
 )
-USER = ("setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups", "unshare", "--net")
-NETLESS = ("unshare", "--net", *USER[:-2])  # only root makes a network namespace
+USER = ("setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups")
+NETLESS = ("unshare", "--net", *USER)  # only root makes a network namespace
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -176,3 +177,27 @@ def test_an_interrupted_kit_leaves_nothing(node: Node) -> None:
     assert (done.status, "interrupted" in done.stderr) == (130, True), done.stderr
     wait_for(lambda: not processes("^sleep 7141"))
     assert not node.leftovers
+
+
+@pytest.mark.long(reason="it compresses an image's files for seconds")
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+def test_a_kit_without_the_image_runs_its_mpi(arch: str, hpc_base: dict[str, Path]) -> None:
+    """In some MB; what ran under emulation is judged as such."""
+    image = hpc_base[arch]
+    before = manifest_of(image)
+    with tempfile.TemporaryDirectory(prefix="build-images-node-", dir="/var/tmp") as name:
+        folder = Path(name)
+        folder.chmod(0o777)
+        passed(build_images("kit", image, "--checks-only", "--output", folder / "kit.tar"))
+        assert (folder / "kit.tar").stat().st_size < 60 << 20
+        passed(run_program("tar", "-xf", folder / "kit.tar", "-C", folder))
+        for engine in ("apptainer", "ch-run", "userns"):
+            evidence = folder / "evidence.json"
+            words = ("/usr/bin/python3", folder / "kit/run", "--scratch", folder)
+            env = ("env", "-i", f"PATH={TOOLS}")
+            options = ("--engine", engine, "--output", evidence)
+            passed(run_program(*USER, *env, *words, *options, cwd=Path("/")))
+            done = passed(build_images("verify", image, "--import", evidence))
+            assert re.search(rf"charliecloud-kit-{engine}-\S+ mpi +passed +5 ranks", done.stdout)
+            assert "this proves the node, and nothing was recorded" in done.stderr
+    assert manifest_of(image) == before

@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import datetime as dt
 import hashlib
+import io
 import json
 import tarfile
 from collections.abc import Callable, Mapping
@@ -31,6 +32,7 @@ from test_proving import (
     manifest_part,
 )
 
+from builder.build.packing import file_digest
 from builder.model.errors import BadInput, BuildImagesError, Refused
 from builder.model.manifest import InImageCheck
 from builder.model.records import write as as_json
@@ -99,7 +101,8 @@ def evidence_of(kit: Kit, **more: Any) -> dict[str, Any]:
         "kit": kit.id,
         "image": kit.image,
         "format": "sif",
-        "artifact": kit.artifacts["sif"].digest,
+        "artifact": next(iter(kit.artifacts.values())).digest,
+        "proves": "the image",
         "engine": {"name": "apptainer", "version": "1.4.5"},
         "no_gpu": "",
         "started": now(),
@@ -395,6 +398,110 @@ def test_a_kit_of_an_earlier_image_is_refused(
     file.write_text(json.dumps(kept))
     with pytest.raises(Refused, match=reason):
         taken(machine, text)
+
+
+# ---- The checks without the image ----
+
+PROGRAM_IN_ELF = b"\x7fELF libmpi.so.40\0prterun\0libamdhip64.so.5\0"
+MPI_CHECK = {"name": "mpi", "script": "/opt/build-images/checks/20-mpi", "timeout_s": 9}
+SMALL_TREE = {
+    "opt/build-images/checks/20-mpi": b"#!/bin/sh\nsh $SRC/quiet.sh mpirun -n 5 $OUT/mpi 5\n",
+    "opt/build-images/checks/30-python": b"#!/bin/sh\npython3 $SRC/check.py\n",
+    "opt/build-images/src/quiet.sh": b"exec mktemp\n",
+    "opt/build-images/src/check.py": b"import this\n",
+    "opt/build-images/bin/mpi": PROGRAM_IN_ELF,
+    "usr/bin/mpirun.openmpi": PROGRAM_IN_ELF,
+    "usr/bin/prterun": b"\x7fELF",
+    "usr/bin/mktemp": b"\x7fELF",
+    "usr/bin/python3": b"\x7fELF",
+    "usr/lib/libmpi.so.40.1": b"\x7fELF",
+    "usr/lib/libamdhip64.so.5": b"\x7fELF",
+    "usr/lib/openmpi/mca_btl_sm.so": b"\x7fELF",
+    "usr/share/doc/openmpi/README": b"",
+    "usr/share/large": b"x" * 1000,
+}
+LINKS = {"usr/bin/mpirun": "mpirun.openmpi", "usr/lib/libmpi.so.40": "libmpi.so.40.1"}
+
+
+def small_kit(machine: Machine, *checks: Mapping[str, Any], needs: str = "mpi") -> Kit:  # noqa: F811
+    """A kit without the image, of a tarball with these files; its manifest is the image's own."""
+    artifacts = manifest_part(machine.prove())["artifacts"]
+    tarball = machine.folder / "image.tar.gz"
+    with tarfile.open(tarball, "w:gz") as archive:
+        for path, content in SMALL_TREE.items():
+            member = tarfile.TarInfo(f"./{path}")
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+        for path, target in LINKS.items():
+            link = tarfile.TarInfo(f"./{path}")
+            link.type, link.linkname = tarfile.SYMTYPE, target
+            archive.addfile(link)
+    artifacts["charliecloud"]["digest"] = file_digest(tarball)
+    named = [{"needs": [needs], **check} for check in checks]
+    manifest = {**MANIFEST, "artifacts": artifacts, "in_image_checks": named}
+    (machine.folder / "manifest.json").write_text(json.dumps(document(manifest)))
+    return write_kit(machine.run, machine.folder, machine.folder / "kit.tar", checks_only=True)
+
+
+def test_a_kit_without_the_image_has_what_its_checks_need(
+    machine: Machine,  # noqa: F811
+) -> None:
+    python = {**MPI_CHECK, "name": "python", "script": "/opt/build-images/checks/30-python"}
+    kit = small_kit(machine, MPI_CHECK, python)
+    assert [step.check for step in kit.steps] == ["environment", "environment", "mpi"]
+    assert {name: engine.format for name, engine in kit.engines.items()} == dict.fromkeys(
+        ["apptainer", "ch-run", "userns"], "charliecloud"
+    )
+    with tarfile.open(machine.folder / "kit.tar") as archive:
+        content = archive.extractfile("kit/checks.tar.gz")
+        assert content is not None
+        with tarfile.open(fileobj=content) as reduced:
+            names = {name.removeprefix("./") for name in reduced.getnames()}
+    left_out = {"30-python", "check.py", "python3", "libamdhip64.so.5", "README", "large"}
+    expected = {path for path in SMALL_TREE if path.rpartition("/")[2] not in left_out}
+    assert names == expected | LINKS.keys()
+
+
+@pytest.mark.parametrize("needs", ["cuda", "gpu"])
+def test_an_image_without_such_checks_has_no_kit_without_it(
+    needs: str,
+    machine: Machine,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Either it has none, or their files are too many."""
+    monkeypatch.setattr(kits, "_MOST_BYTES", 10)
+    with pytest.raises(BadInput, match="has no check of MPI or GPUs for a kit without it"):
+        small_kit(machine, MPI_CHECK, needs=needs)
+
+
+def test_evidence_of_a_kit_without_the_image_is_judged_and_not_recorded(
+    machine: Machine,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told: list[str] = []
+    monkeypatch.setattr(type(machine.run.progress), "say", lambda _, text: told.append(text))
+    kit = small_kit(machine, {**MPI_CHECK, "name": "other"}, needs="gpu")
+    ends = {**RIGHT, MPI_CHECK["script"]: done("all is well\n")}
+    evidence = evidence_of(
+        kit,
+        format="charliecloud",
+        artifact=kit.artifacts["charliecloud"].digest,
+        proves="the node",
+        steps=steps_as_run(kit, ends),
+    )
+    before = (machine.folder / "manifest.json").read_bytes()
+    verified = taken(machine, sealed(evidence))
+    record = verified.record
+    assert (record.outcome, verified.has_failed) == ("passed", False)
+    assert record.image == "Node17.site, by the checks of tools-1-x86_64"
+    assert [one.check for one in record.checks["charliecloud-kit-apptainer-node17-site"]] == [
+        "environment",
+        "other",
+    ]
+    assert told == ["the kit has no image: this proves the node, and nothing was recorded"]
+    assert (machine.folder / "manifest.json").read_bytes() == before
+    with pytest.raises(Refused, match="it says that it proves the image"):
+        taken(machine, sealed({**evidence, "proves": "the image"}))
 
 
 # ---- The program on the node ----
