@@ -12,6 +12,7 @@ from builder.cli.options import (
     SelectorOptions,
     TransferOptions,
     a_path,
+    add_archive,
     add_flag,
     add_source,
     add_text,
@@ -65,14 +66,7 @@ class BundleOptions(SelectorOptions, TransferOptions):
 
 def declare(parser: Parser) -> None:
     parser.description, parser.epilog = _DESCRIPTION, _EXAMPLES + EXIT_CODES
-    parser.add_argument(
-        *("--output", "-o"),
-        dest="archive",
-        type=a_path,
-        metavar="FILE",
-        required=True,
-        help="archive to write",
-    )
+    add_archive(parser, "archive to write")
     text = "output folder of the build (default: PROJECT/out)"
     parser.add_argument("--images", dest="output", type=a_path, metavar="DIR", help=text)
     add_source(parser, "copy images and proof from a registry instead of the output folder")

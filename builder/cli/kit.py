@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from builder.build.at_work import at_work
 from builder.cli.options import (
     Parser,
     ProgressOptions,
-    a_path,
+    add_archive,
     add_flag,
     add_json,
     add_list,
@@ -42,17 +43,14 @@ class KitOptions(ProgressOptions):
 
 def declare(parser: Parser) -> None:
     parser.description = _DESCRIPTION
-    add_path(
-        parser, "path", "an image's folder, such as out/IDENTIFIER, or its identifier", "IMAGE"
-    )
-    text = "file to write"
-    parser.add_argument(
-        *("--output", "-o"), dest="archive", type=a_path, metavar="FILE", required=True, help=text
-    )
+    text = "an image's folder, such as out/IDENTIFIER, or its identifier"
+    add_path(parser, "path", text, "IMAGE")
+    add_archive(parser, "file to write")
     text = "put only this format into the kit (may be repeated; default: both)"
-    add_list(parser, "--format", text, choices=FORMATS)
+    content = parser.add_mutually_exclusive_group()
+    add_list(content, "--format", text, choices=FORMATS)
     text = "put only the checks of MPI and GPUs into the kit: it proves the node, not the image"
-    add_flag(parser, "--checks-only", text)
+    add_flag(content, "--checks-only", text)
     add_json(parser, "print the description of the kit as JSON")
 
 
@@ -60,9 +58,8 @@ def run(options: KitOptions) -> int:
     """Run the command."""
     folder, file = options.image_folder(options.path, MANIFEST), options.archive
     run = run_on_finished(options.project, folder.parent, progress_for(options.level))
-    if options.format and options.checks_only:
-        options.parser.error("--format and --checks-only exclude each other")
-    kit = write_kit(run, folder, file, options.format, checks_only=options.checks_only)
+    with at_work(run.tools, options.project, run.progress.say):
+        kit = write_kit(run, folder, file, options.format, checks_only=options.checks_only)
     size, steps = f"{file.stat().st_size / 1e6:.1f} MB", counted(len(kit.steps), "step")
     content = "checks only" if kit.checks_only else ", ".join(kit.artifacts)
     text = f"{file}  {kit.image}  {content}  {steps}  {size}  {kit.id}"

@@ -132,12 +132,8 @@ def _receipt(folder: Path, ranks: Sequence[Start], options: VerifyOptions) -> Pu
     """Return the receipt of a pulled image; None for the folder that an image was built in."""
     if (folder / MANIFEST).exists() or (receipt := receipt_in(folder)) is None:
         return None
-    options_of_all = {
-        "--launcher": ranks,
-        "--bench": options.bench,
-        "--import": options.evidence,
-    }
-    if option := next((name for name, value in options_of_all.items() if value), ""):
+    named = {"--launcher": ranks, "--bench": options.bench, "--import": options.evidence}
+    if option := next((name for name in named if named[name]), ""):
         raise BadInput(
             f"{option}: {folder} has one pulled format, but this option needs all formats",
             hint="name the folder in which it was built, or run the checks without this option",
