@@ -1,4 +1,4 @@
-"""Small images copied out of this host: a base with a shell, and one with the host's Open MPI.
+"""Small images copied out of this host: a base with a shell, and those with the host's MPI.
 
 For tests and benchmarks where the content does not matter, and for those that start ranks: launcher
 and library are of one version, as Open MPI asks for. Debian's folders are taken, on whatever
@@ -14,7 +14,8 @@ import shutil
 import subprocess
 import sysconfig
 import tarfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from made_formats import Node
@@ -30,12 +31,6 @@ _LIBRARIES = f"usr/lib/{sysconfig.get_config_var('MULTIARCH')}"
 _SHELL = ("sh", "env", "cat", "uname", "hostname", "sleep", "true", "id")
 _SINGLETONS = ("orted", "ssh")  # which a process without a launcher starts, and looks for
 _ACCOUNTS = ("etc/passwd", "etc/group", "etc/ld.so.conf")
-_OPEN_MPI = (
-    *("etc/openmpi", "etc/libibverbs.d", "usr/share/openmpi", "usr/share/pmix"),
-    *(f"{_LIBRARIES}/{name}" for name in ("openmpi", "pmix2", "ucx", "libibverbs")),
-    # Loaded by name while a program runs.
-    *(f"{_LIBRARIES}/{name}" for name in ("libnss_files.so.2", "libmunge.so.2")),
-)
 # No rank reads them. The plugins of hwloc are left out, too: one needs 30 MB of Unicode's tables.
 _FOR_COMPILERS = re.compile(r"/include/|\.(a|la|h|mod|pc)$")
 _BASE = (
@@ -49,21 +44,63 @@ _FOLDERS = (
 _LINKS = {"bin": "usr/bin", "sbin": "usr/sbin", "lib": "usr/lib", "lib64": "usr/lib64"}
 
 
-def rank_image(work: Path, tools: Tools, arch: str) -> Path:
-    """The folder of an image whose check `mpi` has the host's `mpicc.openmpi` compiled."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RankMpi:
+    """The MPI of an image of ranks: its cell, the compiler with its options, files, variables."""
+
+    axis: str
+    compiler: tuple[str, ...]
+    files: tuple[str, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+_TRANSPORTS = ("etc/libibverbs.d", *(f"{_LIBRARIES}/{name}" for name in ("ucx", "libibverbs")))
+OPEN_MPI = RankMpi(
+    axis="openmpi4.1",
+    compiler=("mpicc.openmpi",),
+    files=(
+        *("etc/openmpi", "usr/share/openmpi", "usr/share/pmix"),
+        *_TRANSPORTS,
+        *(f"{_LIBRARIES}/{name}" for name in ("openmpi", "pmix2")),
+        # Loaded by name while a program runs.
+        *(f"{_LIBRARIES}/{name}" for name in ("libnss_files.so.2", "libmunge.so.2")),
+        *(f"usr/bin/{name}" for name in _SINGLETONS),
+    ),
+    environment={"OMPI_MCA_btl_vader_single_copy_mechanism": "none"},
+)
+# Parts of the C library that only a bound library needs; every complete image has them.
+_C_LIBRARY = tuple(
+    f"{_LIBRARIES}/{name}" for name in ("libdl.so.2", "libm.so.6", "libpthread.so.0", "librt.so.1")
+)
+MPICH = RankMpi(axis="mpich4.0", compiler=("mpicc.mpich",), files=(*_TRANSPORTS, *_C_LIBRARY))
+
+
+def mpi_of_host(folder: Path) -> RankMpi:
+    """No MPI: the program needs one of MPICH's ABI, which is bound in. One is below `folder`."""
+    headers, libraries = f"-I/usr/include/{_LIBRARIES[8:]}/mpich", f"-L{folder}/lib"
+    return RankMpi(
+        axis="intelmpi2021.13",
+        compiler=("gcc", headers, libraries, "-l:libmpi.so.12"),
+        files=_C_LIBRARY,
+    )
+
+
+def rank_image(work: Path, tools: Tools, arch: str, mpi: RankMpi = OPEN_MPI) -> Path:
+    """The folder of an image whose check `mpi` a compiler of the host has compiled."""
     (work / "sif").mkdir(parents=True)
     if tools.ordinary_user:
         shutil.chown(work / "sif", tools.ordinary_user)
     program = work / "mpi"
     sources = PROJECT / "tests/images"
     options = ["-std=c99", "-O2", "-o", str(program), str(sources / "mpi.c")]
-    subprocess.run(["mpicc.openmpi", *options], check=True)
-    names = (*_ACCOUNTS, *_OPEN_MPI, *(f"usr/bin/{name}" for name in (*_SHELL, *_SINGLETONS)))
+    compiler, *libraries = mpi.compiler
+    subprocess.run([compiler, *options, *libraries], check=True)
+    names = (*_ACCOUNTS, *mpi.files, *(f"usr/bin/{name}" for name in _SHELL))
     things = dict(_things(names, {f"/{_PROGRAM}": program}))
     blob, layer = layer_in(things, work)
     base = Base(arch=arch, blob=blob, layer=layer, things=things)
     maker = Maker(bases={arch: base}, out=work / "out", work=work, tools=tools)
-    environment = {"PATH": PATH, "OMPI_MCA_btl_vader_single_copy_mechanism": "none"}
+    environment = {"PATH": PATH, **mpi.environment}
     check = Check(
         name="mpi",
         text=f"mpirun --oversubscribe -n 4 /{_PROGRAM} 4 multiple",
@@ -80,7 +117,7 @@ def rank_image(work: Path, tools: Tools, arch: str) -> Path:
         )
     )
     manifest = json.loads((folder / MANIFEST).read_text())
-    manifest["cell"]["mpi"] = "openmpi4.1"
+    manifest["cell"]["mpi"] = mpi.axis
     (folder / MANIFEST).write_text(json.dumps(manifest))
     return folder
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,7 +13,7 @@ from builder.model import EPOCH, FORMATS, PlannedImage
 from builder.model.digests import digest_of
 from builder.model.errors import BadInput
 from builder.model.exact_json import parsed
-from builder.model.manifest import MANIFEST, Artifact, Manifest, manifest_from, manifest_text
+from builder.model.manifest import LOG, MANIFEST, Artifact, Manifest, manifest_from, manifest_text
 from builder.system.files import read_regular, write_atomically
 
 if TYPE_CHECKING:
@@ -30,6 +30,21 @@ def read_manifest(folder: Path) -> Manifest | None:
         return manifest_from(parsed(read_regular(folder / MANIFEST, follow=True), most=None))
     except (OSError, ValueError):
         return None
+
+
+def find_image(path: Path, out: Path, is_image: Callable[[Path], bool], hint: str) -> Path:
+    """Return the path of an image that is named by path, or by its identifier in `out`."""
+    for place in (places := (path, out / path.name)):
+        if is_image(place):
+            return place
+    from difflib import get_close_matches  # noqa: PLC0415 - only a mistake needs it
+
+    if any((place / LOG).exists() for place in places):
+        raise BadInput(f"{path.name}: no finished image", hint=f"see build-images logs {path.name}")
+    known = sorted(folder.name for folder in out.glob("*") if folder.is_dir())
+    close = get_close_matches(path.name, known, n=1)
+    guess = f"did you mean {close[0]}? " if close else ""
+    raise BadInput(f"{path.name}: no such image at this path or in {out}", hint=guess + hint)
 
 
 def write_manifest(folder: Path, manifest: Manifest, written: Iterable[str]) -> Manifest:

@@ -24,7 +24,7 @@ _PROJECTS = "projects.json"
 
 
 @contextlib.contextmanager
-def using(
+def store_in_use(
     home: Home,
     project: Path,
     say: Callable[[str], object],
@@ -68,7 +68,7 @@ def at_work(tools: Tools, project: Path, say: Callable[[str], object]) -> Iterat
     """
     home = tools.home
     with (
-        using(home, project, say, stopped=lambda: tools.processes.stopping) as turn,
+        store_in_use(home, project, say, stopped=lambda: tools.processes.stopping) as turn,
         living(home.builders) as mark,
     ):
         tools.processes.mark[MARK] = mark

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import re
 import threading
@@ -10,9 +9,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from builder.build.at_work import using
+from builder.build.at_work import store_in_use
 from builder.build.mirror import find_mirror
-from builder.build.planning import plan_of
+from builder.build.planning import planned
 from builder.build.stages import brought_bases
 from builder.build.workspace import write_spec
 from builder.compile.spec import base_archive, downloads_of
@@ -24,7 +23,6 @@ from builder.model import (
     Layer,
     Lock,
     LockedSource,
-    Plan,
     PlannedImage,
     Project,
     Selection,
@@ -40,7 +38,6 @@ from builder.sources.base_digests import (
     Key,
     Registries,
     SilentRegistry,
-    mismatches,
     pin_references,
     registry_of,
     unreachable,
@@ -54,6 +51,8 @@ from builder.sources.locking import (
     lock_sources,
     lock_text,
     merged,
+    mismatches,
+    needed,
 )
 from builder.sources.package_index import PackageIndex
 from builder.sources.store import MIRROR_HINT as SOURCE_HINT
@@ -262,10 +261,10 @@ def _names(spec: Spec) -> set[str]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Lockable:
-    """The downloads and bases of images; `kept` are the project's pins that other images need."""
+    """The downloads and bases of images; `retained` are the pins that other images need."""
 
     images: Sequence[PlannedImage]
-    kept: Lock
+    retained: Lock
     downloads: Downloads
     sources: Sequence[SourceRequest]
     references: Sequence[Key]
@@ -274,10 +273,12 @@ class Lockable:
     def of(cls, project: Project, selection: Selection) -> Lockable:
         """Return what the images of a selection download; without a selector, the project's own."""
         plan, others = planned(project, selection)
-        downloads = downloads_of(plan.images)
+        downloads, retained = downloads_of(plan.images), project.lock
+        if others is not None:
+            retained = needed(retained, _requests(downloads_of(others)), _references(others))
         return cls(
             images=plan.images,
-            kept=project.lock if others is None else _needed(project.lock, others),
+            retained=retained,
             downloads=downloads,
             sources=_requests(downloads),
             references=_references(plan.images),
@@ -295,7 +296,7 @@ class Lockable:
             self.references,
             files,
             own=project.lock.beyond(project.inherited),
-            kept=self.kept,
+            retained=self.retained,
         )
         if faults:
             raise BadInput.of(faults)
@@ -313,14 +314,14 @@ class Lockable:
         urls = [url for source in self.sources for url in source.urls]
         store = store_of(folder, project.site, urls)
         locking = _locking(project, store, progress, update=update)
-        with using(Home.of_environment(), folder, progress.say):
+        with store_in_use(Home.of_environment(), folder, progress.say):
             sources, unlocked = lock_sources(self.sources, project.lock, locking)
         registries = Registries(mirrors=project.site.registries)
         references, unpinned = pin_references(
             self.references, project.lock.references, registries, update=update
         )
         lock = merged(
-            self.kept,
+            self.retained,
             Lock(sources={source.url: source for source in sources}, references=references),
             recipes={stage.name for image in self.images for stage in image.stages},
         ).over(project.inherited)
@@ -334,49 +335,6 @@ class Lockable:
     def changes(project: Project, lock: Lock) -> Iterator[str]:
         """Yield a line each on the sources and the base images of a project's new lock."""
         return lock_changes(project.lock, lock, project.inherited)
-
-
-def planned(project: Project, selection: Selection) -> tuple[Plan, Sequence[PlannedImage] | None]:
-    """Return the plan of a selection; without a selector that of the project's own images.
-
-    Then also return the other images of the project, which are inherited; else None.
-    """
-    if selection.patterns or selection.images:
-        return plan_of(project, selection), None
-    plan = plan_of(project, dataclasses.replace(selection, everything=True))
-    if selection.everything:
-        return plan, ()
-    own = [image for image in plan.images if _is_own(image, project)]
-    others = [image for image in plan.images if not _is_own(image, project)]
-    return dataclasses.replace(plan, images=tuple(own)), others
-
-
-def _is_own(image: PlannedImage, project: Project) -> bool:
-    """Return whether a recipe, the base or a value of an image is not from a lower layer."""
-    files = {**image.layers.get("recipe", {}), **image.layers.get("base", {})}
-    inherited = project.matrix.inherited
-    return (
-        not image.layers
-        or project.layers.own.name in files.values()
-        or any(image.cell.axis(axis) not in values for axis, values in inherited.items())
-    )
-
-
-def _needed(lock: Lock, images: Sequence[PlannedImage]) -> Lock:
-    """Return the pins of a lock that images need."""
-    users: dict[str, set[str]] = {}
-    for request in _requests(downloads_of(images)):
-        for url in request.urls:
-            users.setdefault(url, set()).update(request.recipes)
-    needed = {*_references(images)}
-    return Lock(
-        sources={
-            url: dataclasses.replace(source, recipes=recipes)
-            for url, source in lock.sources.items()
-            if (recipes := tuple(sorted(users.get(url, set()) & {*source.recipes})))
-        },
-        references={key: pin for key, pin in lock.references.items() if key in needed},
-    )
 
 
 def _requests(downloads: Downloads) -> list[SourceRequest]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -22,6 +23,32 @@ def plan_of(project: Project, selection: Selection, *, may_be_empty: bool = Fals
     """Return the plan of a selection; raises as `builder.plan.make_plan` does."""
     return make_plan(
         project, selection, compiler=COMPILER, limit_reason=limit_reason, may_be_empty=may_be_empty
+    )
+
+
+def planned(project: Project, selection: Selection) -> tuple[Plan, Sequence[PlannedImage] | None]:
+    """Return the plan of a selection, and None; without a selector that of a project's own images.
+
+    Then the second value are the project's other images: those that it inherits unchanged.
+    """
+    if selection.patterns or selection.images:
+        return plan_of(project, selection), None
+    plan = plan_of(project, dataclasses.replace(selection, everything=True))
+    if selection.everything:
+        return plan, ()
+    own = [image for image in plan.images if _is_own(image, project)]
+    others = [image for image in plan.images if not _is_own(image, project)]
+    return dataclasses.replace(plan, images=tuple(own)), others
+
+
+def _is_own(image: PlannedImage, project: Project) -> bool:
+    """Return whether a recipe, the base or a value of an image is not from a lower layer."""
+    files = {**image.layers.get("recipe", {}), **image.layers.get("base", {})}
+    inherited = project.matrix.inherited
+    return (
+        not image.layers
+        or project.layers.own.name in files.values()
+        or any(image.cell.axis(axis) not in values for axis, values in inherited.items())
     )
 
 

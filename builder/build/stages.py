@@ -81,15 +81,19 @@ class RunStages:
         lent = self.native.get(image.base_image) if self.run.engine.lends else None
         return lent.digest if lent else ""
 
-    def make_base(self, image: PlannedImage) -> bool:
-        """Make a base unless the store has it; return whether it was made now."""
+    def make_base(self, image: PlannedImage, log: Path | None = None) -> bool:
+        """Make a base unless the store has it; return whether it was made now.
+
+        The output is added to a log; without one it is in a log of its own.
+        """
         if not image.is_bootstrapped or image.base_image in self.bases:
             return False
         run = self.run
-        log = run.tools.home.stages / f"{image.base.name}-{image.cell.arch}.log"
         run.progress.step(image.identifier, f"base {image.base.name}")
-        log.parent.mkdir(parents=True, exist_ok=True)
-        log.unlink(missing_ok=True)
+        if log is None:
+            log = run.tools.home.stages / f"{image.base.name}-{image.cell.arch}.log"
+            log.parent.mkdir(parents=True, exist_ok=True)
+            log.unlink(missing_ok=True)
         with run.tools.installing():
             tools = native_tools(run, image, log=log)
             stored = None
@@ -285,7 +289,7 @@ def brought_bases(image: PlannedImage, home: Home) -> tuple[StoredBase, ...]:
     return tuple(base for base in bases if base)
 
 
-def words_of(home: Home, engine: Engine) -> str:
+def engine_description(home: Home, engine: Engine) -> str:
     """Return the engine with its version and options, noted for commands that do not start it."""
     words = f"{engine.name} {engine.version()}, {engine.options}"
     note_engine(home, engine.name, words, lends=engine.lends)

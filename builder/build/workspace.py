@@ -1,4 +1,4 @@
-"""The work folder of one image: finished steps are kept, and a rerun continues after them."""
+"""The work folder of one image, where a rerun continues, and its log in the output folder."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ from typing import TypeVar, cast
 from builder.artifacts.manifests import size_of
 from builder.compile.spec.image_scripts import EXECUTABLE
 from builder.model import Artifact, PlannedImage, Spec
-from builder.model.errors import BuildStep
+from builder.model.errors import BuildStep, counted
 from builder.model.manifest import FILES, LOG
 from builder.model.records import read, write
 from builder.system.files import link_or_copy, read_json, read_regular, write_atomically
 from builder.system.home import Home
-from builder.system.locks import is_written, locked, written
+from builder.system.locks import has_writer, locked, sole_writer, this_process
+from builder.system.terminal import printable
 
 SPEC_FILES = ("Dockerfile", "Singularity.def", ".dockerignore")
 FAILED_STEP = "failed-step.json"
@@ -218,7 +219,7 @@ class ImageLog:
         """Begin the log, and drop what is noted of an earlier failure, unless that was done."""
         output_folder(self.path.parent)
         if not self._is_own and not is_running(self.path):
-            self._held.enter_context(written(self.path))
+            self._held.enter_context(sole_writer(self.path))
             self._is_own = True
             note_failure(self.path.parent, None)
 
@@ -256,38 +257,64 @@ def is_running(log: Path) -> bool:
     """Return whether a build writes to a log at present."""
     try:
         with log.open("rb") as file:
-            return is_written(file)
+            return has_writer(file)
     except FileNotFoundError:
         return False
 
 
-@contextlib.contextmanager
-def announced(out: Path, states: Mapping[str, str]) -> Iterator[None]:
-    """Keep in an output folder the states of images whose builds a run has yet to begin.
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class _ActiveRun:
+    """A run's file in its output folder: its process, and states of builds that are yet to begin.
 
-    The file is locked while the run lasts. Files of killed runs are removed.
+    The file is locked while the run lasts.
     """
+
+    process: str
+    states: Mapping[str, str]
+
+
+@contextlib.contextmanager
+def announced(
+    out: Path, states: Mapping[str, str], report: Callable[[str], object]
+) -> Iterator[None]:
+    """Keep the states of a run's builds in its output folder; `report` other runs of its images."""
     for path in out.glob(_RUNS):
-        if not is_running(path):
-            path.unlink(missing_ok=True)
+        if not is_running(path):  # of a killed run
+            with contextlib.suppress(PermissionError):  # and of another user
+                path.unlink(missing_ok=True)
+    for other in _active_runs(out).values():
+        if number := len(states.keys() & other.states.keys()):
+            report(f"{other.process} builds {counted(number, 'image')} of this run in {out}, too")
     path = out / _RUNS.replace("*", secrets.token_hex(8))
     try:
-        with written(path):
-            path.write_text(json.dumps(states))
+        with contextlib.ExitStack() as held:
+            with contextlib.suppress(OSError):  # on a full disk, only `logs` and other runs lack it
+                held.enter_context(sole_writer(path))
+                run = _ActiveRun(process=this_process(), states=states)
+                path.write_text(json.dumps(write(run)))
             yield
     finally:
         path.unlink(missing_ok=True)
 
 
+def _active_runs(out: Path) -> dict[Path, _ActiveRun]:
+    runs: dict[Path, _ActiveRun] = {}
+    for path in filter(is_running, out.glob(_RUNS)):
+        with contextlib.suppress(ValueError):  # it is about to be written
+            runs[path] = read(_ActiveRun, read_json(path))
+    return runs
+
+
 def not_begun(log: Path) -> str:
     """Return the state of an image whose build a run has yet to begin; else an empty text."""
     out, image = log.parent.parent, log.parent.name
-    for run in [] if is_running(log) else [*out.glob(_RUNS)]:
-        state = read_json(run).get(image)
-        if state and is_running(run) and _written_at(log) < _written_at(run):
+    if is_running(log):
+        return ""
+    for path, run in _active_runs(out).items():
+        if image in run.states and _written_at(log) < _written_at(path):
             logs = filter(is_running, sorted(out.glob(f"*/{LOG}")))
             active = ", ".join(each.parent.name for each in logs)
-            return f"{image}: {state}" + (f"; at work: {active}" if active else "")
+            return printable(f"{image}: {run.states[image]}{active and f'; at work: {active}'}")
     return ""
 
 
@@ -315,7 +342,7 @@ def log_text(log: Path, *, follow: bool, report: Callable[[str], object]) -> Ite
     with log.open("rb") as file:
         rest = b""
         while True:
-            is_last = not (follow and is_written(file))  # first: what is written since is read
+            is_last = not (follow and has_writer(file))  # first: what is written since is read
             lines, newline, rest = (rest + file.read()).rpartition(b"\n")
             yield lines + newline
             if is_last:

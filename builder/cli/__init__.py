@@ -30,7 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         complete()
     words = sys.argv[1:] if argv is None else list(argv)
     try:
-        code = _ended(words)
+        code = _run(words)
     except SystemExit as ended:  # by the parser: help, or bad usage
         raise SystemExit(_flushed(int(ended.code or 0))) from ended
     return _flushed(code)
@@ -40,12 +40,12 @@ def _open_streams() -> None:
     """Open closed standard streams, lest files get their numbers: writing to output then fails."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:
-            flags = os.O_WRONLY if name == "stderr" else os.O_RDONLY
-            os.dup2(os.open(os.devnull, flags), number)
+            null = os.open(os.devnull, os.O_WRONLY if name == "stderr" else os.O_RDONLY)
+            os.dup2(null, number)
             setattr(sys, name, os.fdopen(number, "w" if number else "r"))
 
 
-def _ended(argv: Sequence[str]) -> int:
+def _run(argv: Sequence[str]) -> int:
     options = Options()
     try:
         disable()  # while modules are imported, of which nothing is garbage

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from builder.artifacts.manifests import find_image
 from builder.cli.options import (
     Options,
     Parser,
@@ -15,7 +16,6 @@ from builder.cli.options import (
     add_output,
     add_path,
     distinct,
-    find_image,
 )
 from builder.host.local_host import this_host
 from builder.host.records import Host, as_record, read_record

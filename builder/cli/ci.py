@@ -37,7 +37,7 @@ def run(options: CiOptions) -> int:
     """Print the pipeline of the selected images."""
     system = options.system
     own_runners = dict(options.native_runner)
-    argv = ["build-images", "ci", system, *pipelines.words_of(options.selection)]
+    argv = ["build-images", "ci", system, *pipelines.selectors_of(options.selection)]
     argv += [f"--native-runner={arch}={label}" for arch, label in own_runners.items()]
     argv += ["--keyless"] if options.keyless else []
     pipeline = pipelines.pipeline_of(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from builder.build.at_work import using
-from builder.build.inputs import fetched, planned, sources_of
-from builder.build.planning import compiled
+from builder.build.at_work import store_in_use
+from builder.build.inputs import fetched, sources_of
+from builder.build.planning import compiled, planned
 from builder.cli.options import Parser, SelectorOptions, add_json, add_offline
 from builder.compile.spec import block_faults
 from builder.load.project import load_project
@@ -30,7 +30,7 @@ def run(options: FetchOptions) -> int:
     specs = compiled(options.project, plan)
     progress = Progress(level=options.level)
     home = Home.of_environment()
-    with using(home, options.project, progress.say):
+    with store_in_use(home, options.project, progress.say):
         paths = fetched(options.project, specs, progress, offline=options.offline)
     sources = sources_of(specs)
     size = sum(source.size for source in sources) / 1e6

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from builder.build.at_work import using
+from builder.build.at_work import store_in_use
 from builder.cli.options import (
     Parser,
     ProgressOptions,
@@ -211,7 +211,7 @@ def _into_home(options: LoadOptions, archive: Bundle, site: PullRequest) -> int:
         print(f"dry run, nothing was loaded: {counted(len(inputs), 'input')}, signed")
         return 0
     home, progress = Home.of_environment(), Progress(level=options.level)
-    with using(home, options.checkout or options.project, progress.say):
+    with store_in_use(home, options.checkout or options.project, progress.say):
         fill_home(repository, inputs, home)
     if options.checkout:
         write_project(repository, inputs, options.checkout)

@@ -18,7 +18,6 @@ from typing import Any, NoReturn
 from builder.model.cells import FLAVOURS, GENERIC, RUNTIME, SELECTABLE, Selection
 from builder.model.errors import BadInput
 from builder.model.exact_json import JsonObject, streamed
-from builder.model.manifest import LOG
 from builder.system.terminal import printable_lines
 
 EXIT_CODES = """\
@@ -95,6 +94,8 @@ class Options(argparse.Namespace):
         self, path: Path, *names: str, or_is: Callable[[Path], object] = lambda _: False
     ) -> Path:
         """Return an image's folder, by path or identifier: with one of these files, or `or_is`."""
+        from builder.artifacts.manifests import find_image  # noqa: PLC0415 - few commands need it
+
         return find_image(
             path,
             self.out,
@@ -356,18 +357,3 @@ def positive_number(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text} is not a positive number")
     return int(text)
-
-
-def find_image(path: Path, out: Path, is_image: Callable[[Path], bool], hint: str) -> Path:
-    """Return the path of an image that is named by path, or by its identifier in `out`."""
-    for place in (places := (path, out / path.name)):
-        if is_image(place):
-            return place
-    from difflib import get_close_matches  # noqa: PLC0415 - only a mistake needs it
-
-    if any((place / LOG).exists() for place in places):
-        raise BadInput(f"{path.name}: no finished image", hint=f"see build-images logs {path.name}")
-    known = sorted(folder.name for folder in out.glob("*") if folder.is_dir())
-    close = get_close_matches(path.name, known, n=1)
-    guess = f"did you mean {close[0]}? " if close else ""
-    raise BadInput(f"{path.name}: no such image at this path or in {out}", hint=guess + hint)

@@ -55,7 +55,7 @@ def declare(parser: Parser) -> None:
     ways.add_argument("--print-completion", metavar="SHELL", choices=shells, help=text)
 
 
-def words_of(options: SetupOptions) -> list[str]:
+def argv_of(options: SetupOptions) -> list[str]:
     """Return the arguments of the set-up script."""
     part = [options.part] if options.part else []
     users = [word for user in options.user for word in ("--user", user)]
@@ -92,7 +92,7 @@ def run(options: SetupOptions) -> int:
     with tempfile.TemporaryDirectory() as folder:
         try:
             Processes().logged(
-                ["bash", str(_SCRIPT), *words_of(options)],
+                ["bash", str(_SCRIPT), *argv_of(options)],
                 log=Path(folder) / "log",  # the script writes its own log
                 env={**own, "BUILD_IMAGES_CLONE": ""},
                 what="setup",

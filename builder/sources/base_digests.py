@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from operator import itemgetter
 
 from builder.model.architectures import ARCHITECTURES
-from builder.model.errors import BuildImagesError, Fault, MissingPrerequisite
-from builder.model.inputs import LOCK, Lock
+from builder.model.errors import BuildImagesError, MissingPrerequisite
 from builder.model.site import at_mirror
 from builder.registry import (
     INDEXES,
@@ -23,7 +22,6 @@ from builder.registry import (
     connect,
 )
 from builder.registry.manifests import descriptors
-from builder.sources.locking import SourceRequest
 from builder.system.threads import in_threads
 
 
@@ -178,49 +176,3 @@ def pin_references(
         text = f"{error.lost}\n  not requested: {', '.join(names)}"
         failures.insert(0, RegistryUnreachable(text, lost=error.lost, hint=error.hint))
     return digests, failures
-
-
-def mismatches(
-    lock: Lock,
-    requests: Collection[SourceRequest],
-    references: Collection[Key],
-    files: Mapping[str, str],
-    *,
-    own: Lock,
-    kept: Lock,
-) -> list[Fault]:
-    """Return missing sources of partly locked recipes, and entries of the project's `own` lock that
-    are neither requested nor `kept`.
-
-    `files` maps recipes to their files.
-    """
-    faults = [
-        Fault(
-            file=files[name],
-            line=1,
-            key="",
-            problem=f"its source {request.urls[0]} is not in {LOCK}, but others are",
-            valid=f"run: build-images lock --recipe {name}",
-        )
-        for request in requests
-        for name in request.recipes
-        if lock.of_stages({name: ()}) and not set(request.urls) & set(lock.sources)
-    ]
-    requested = {(url, name) for item in requests for url in item.urls for name in item.recipes}
-    requested |= {(url, name) for url, pin in kept.sources.items() for name in pin.recipes}
-    needless = [
-        (source.line, f"{source.url}: {name} does not use it")
-        for source in own.sources.values()
-        for name in source.recipes
-        if (source.url, name) not in requested
-    ]
-    needless += [
-        (1, f"{reference} for {arch}: no image uses it")
-        for reference, arch in own.references
-        if (reference, arch) not in {*references, *kept.references}
-    ]
-    valid = "run: build-images lock, which removes it"
-    return faults + [
-        Fault(file=LOCK, line=line, key="", problem=problem, valid=valid)
-        for line, problem in needless
-    ]

@@ -62,7 +62,7 @@ class DebianSources:
                 if upstream == version:
                     return _locked_source(url, package, version, fields)
                 versions.add(f"{upstream} ({suite})")
-        available = ", ".join(sorted(versions)) or "none"
+        available = ", ".join(sorted(versions)) or f"none, no package is called {package}"
         raise Unfetched(
             f"{url}: not in Debian's {', '.join(self.suites) or 'suites'}; available: {available}",
             hint="use the upstream version as Debian writes it, without epoch and revision",

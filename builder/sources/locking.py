@@ -12,8 +12,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from builder.model.errors import BuildImagesError, Refused, counted
-from builder.model.inputs import DEBIAN_SOURCE, INDEX_SOURCES, Lock, LockedSource
+from builder.model.errors import BuildImagesError, Fault, Refused, counted
+from builder.model.inputs import DEBIAN_SOURCE, INDEX_SOURCES, LOCK, Lock, LockedSource
 from builder.sources.download import Downloader, NotFetched
 from builder.sources.store import SourceStore, Unfetched
 from builder.system.locks import locked
@@ -148,14 +148,78 @@ def _downloaded(url: str, name: str, locking: Locking) -> LockedSource:
     raise Unfetched("\n".join(reasons))
 
 
-def merged(kept: Lock, new: Lock, *, recipes: Collection[str]) -> Lock:
+def needed(
+    lock: Lock, requests: Iterable[SourceRequest], references: Collection[tuple[str, str]]
+) -> Lock:
+    """Return the entries of a lock for these requests and references."""
+    users: dict[str, set[str]] = {}
+    for request in requests:
+        for url in request.urls:
+            users.setdefault(url, set()).update(request.recipes)
+    return Lock(
+        sources={
+            url: replace(source, recipes=recipes)
+            for url, source in lock.sources.items()
+            if (recipes := tuple(sorted(users.get(url, set()) & {*source.recipes})))
+        },
+        references={key: pin for key, pin in lock.references.items() if key in references},
+    )
+
+
+def merged(retained: Lock, new: Lock, *, recipes: Collection[str]) -> Lock:
     """Return the lock to write; recipes that are not in `recipes` keep their sources."""
-    sources = dict(kept.sources)
+    sources = dict(retained.sources)
     for url, source in new.sources.items():
-        before = kept.sources[url].recipes if url in kept.sources else ()
+        before = retained.sources[url].recipes if url in retained.sources else ()
         names = [name for name in before if name not in recipes]
         sources[url] = replace(source, recipes=tuple(sorted({*names, *source.recipes})))
-    return Lock(sources=sources, references={**kept.references, **new.references})
+    return Lock(sources=sources, references={**retained.references, **new.references})
+
+
+def mismatches(
+    lock: Lock,
+    requests: Collection[SourceRequest],
+    references: Collection[tuple[str, str]],
+    files: Mapping[str, str],
+    *,
+    own: Lock,
+    retained: Lock,
+) -> list[Fault]:
+    """Return the faults of a lock: missing sources of partly locked recipes, and needless entries.
+
+    Needless are entries of the project's `own` lock that are neither requested nor `retained`.
+    `files` maps recipes to their files.
+    """
+    faults = [
+        Fault(
+            file=files[name],
+            line=1,
+            key="",
+            problem=f"its source {request.urls[0]} is not in {LOCK}, but others are",
+            valid=f"run: build-images lock --recipe {name}",
+        )
+        for request in requests
+        for name in request.recipes
+        if lock.of_stages({name: ()}) and not set(request.urls) & set(lock.sources)
+    ]
+    requested = {(url, name) for item in requests for url in item.urls for name in item.recipes}
+    requested |= {(url, name) for url, pin in retained.sources.items() for name in pin.recipes}
+    needless = [
+        (source.line, f"{source.url}: {name} does not use it")
+        for source in own.sources.values()
+        for name in source.recipes
+        if (source.url, name) not in requested
+    ]
+    needless += [
+        (1, f"{reference} for {arch}: no image uses it")
+        for reference, arch in own.references
+        if (reference, arch) not in {*references, *retained.references}
+    ]
+    valid = "run: build-images lock, which removes it"
+    return faults + [
+        Fault(file=LOCK, line=line, key="", problem=problem, valid=valid)
+        for line, problem in needless
+    ]
 
 
 def lock_changes(before: Lock, lock: Lock, inherited: Lock) -> Iterator[str]:

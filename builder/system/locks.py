@@ -94,7 +94,7 @@ def locked_now(folder: Path, name: str) -> Iterator[bool]:
 
 
 @contextlib.contextmanager
-def written(path: Path) -> Iterator[None]:
+def sole_writer(path: Path) -> Iterator[None]:
     """Replace a file by an empty one, and lock it: it is being written to until this ends.
 
     On a file system without locks it is only replaced.
@@ -106,8 +106,8 @@ def written(path: Path) -> Iterator[None]:
         yield
 
 
-def is_written(file: IO[bytes]) -> bool:
-    """Return whether somebody writes to an open file at present, by `written`."""
+def has_writer(file: IO[bytes]) -> bool:
+    """Return whether somebody writes to an open file at present, by `sole_writer`."""
     with _if_supported():
         if not _try(file, fcntl.LOCK_SH):
             return True
@@ -136,13 +136,17 @@ def _path(folder: Path, name: str) -> Path:
     return folder / f".{name}.lock"
 
 
+def this_process() -> str:
+    """Return the number of this process, its host and the time, for messages of others."""
+    since = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
+    return f"process {os.getpid()} on {os.uname().nodename} (since {since})"
+
+
 def _sign(file: IO[str]) -> None:
     """Write into a lock which process has it, for those who wait."""
-    since = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
-    text = f"process {os.getpid()} on {os.uname().nodename} (since {since})"
     with contextlib.suppress(OSError):  # a full disk
         os.ftruncate(file.fileno(), 0)
-        os.pwrite(file.fileno(), text.encode(), 0)
+        os.pwrite(file.fileno(), this_process().encode(), 0)
 
 
 def _take(

@@ -87,7 +87,7 @@ class ImageJob:
         self.begin()
         self._log.begin()
         with self.timer.step("base"):
-            return self._stages.make_base(self._image)
+            return self._stages.make_base(self._image, self._log.path)
 
     def make_stage(self, number: int) -> bool:
         """Make a stage that other images may need, too."""

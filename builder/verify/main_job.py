@@ -19,7 +19,7 @@ from builder.build.engines import Buildah
 from builder.build.executor import Executor, ThreadExecutor, run_all
 from builder.build.run import Run
 from builder.build.schedule import Schedule
-from builder.build.stages import RunStages, with_log, words_of
+from builder.build.stages import RunStages, engine_description, with_log
 from builder.build.tasks import Durations, Task, TaskLimits
 from builder.build.workers import ANYWHERE, Pool, Requirement, requirement_of
 from builder.build.workspace import announced, note_failure
@@ -145,13 +145,13 @@ class _MainJob:
         """Make images that are not finished. `todo` is in build order."""
         run, home = self._run, self._run.tools.home
         # Workers have engines of their own; here the name keeps apart what has other stages.
-        engine = run.engine.name if self._elsewhere else words_of(home, run.engine)
+        engine = run.engine.name if self._elsewhere else engine_description(home, run.engine)
         stages = RunStages(run=run, engine=engine)
         declared = stages.declared([spec.image for spec, _ in todo])
         for (spec, state), keyed in zip(todo, declared, strict=True):
             self._add_image(stages, spec, state, keyed)
         builds = [spec.image.identifier for spec, state in todo if state.work == "build"]
-        with announced(run.settings.out, self._states(builds)):
+        with announced(run.settings.out, self._states(builds), run.progress.say):
             self._run_tasks(limits)
 
     def _states(self, builds: Sequence[str]) -> dict[str, str]:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from builder.artifacts import oci
 from builder.artifacts.compare import Difference, layout_differences, tarball_difference
-from builder.build.at_work import using
+from builder.build.at_work import store_in_use
 from builder.build.base_store import StoredBase
 from builder.build.engines import ENGINES, Tools
 from builder.build.inputs import fetched
@@ -101,7 +101,7 @@ def build_again(
         _check(folder / FILES[name], digest)
     home = Home.of_environment()
     with (
-        using(home, settings.project, progress.say),
+        store_in_use(home, settings.project, progress.say),
         _scratch(settings, progress, spec, manifest) as run,
     ):
         bases = (base,) if base else brought_bases(spec.image, home)

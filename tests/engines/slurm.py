@@ -25,7 +25,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from harness import run_program
+from harness import passed, run_program
 from launching import YIELD
 
 PROGRAMS = (
@@ -108,6 +108,19 @@ def users(environment: dict[str, str]) -> set[str]:
     """Whose jobs it knows, those that ended a moment ago included."""
     told = _ask(["scontrol", "show", "jobs", "--oneliner"], environment)
     return set(re.findall(r"\bUserId=([^\s(]+)", told))
+
+
+def submit(script: Path, *words: str, user: str, env: dict[str, str]) -> tuple[int, str]:
+    """Submit a script as an ordinary user, and wait: its exit code, and what it printed."""
+    folder = script.parent.parent
+    options = (
+        *("--parsable", "--ntasks-per-node=2", "--time=5"),
+        *(f"--output={folder}/printed", f"--chdir={folder}"),
+    )
+    as_user = [] if os.geteuid() else ["runuser", "-u", user, "--"]
+    submitted = passed(run_program(*as_user, "sbatch", *options, script, *words, env=env))
+    code = exit_code(submitted.stdout.strip(), env, timeout_s=300)
+    return code, (folder / "printed").read_text()
 
 
 def exit_code(job: str, environment: dict[str, str], timeout_s: float) -> int:

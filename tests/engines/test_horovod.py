@@ -39,13 +39,13 @@ OF_THE_HOST = {
     ("mpich", "mpirun"): ("mpiexec.mpich", "-n", "2"),
     ("mpich", "srun"): ("srun", "--mpi=pmi2", "--nodes=2", "--ntasks=2"),
 }
+ARTIFACTS = {"image.sif": "apptainer", "image.tar.gz": "charliecloud"}
 TUNING = {"openmpi": YIELD, "mpich": {"UCX_TLS": "tcp,self"}}
 
 
 @pytest.fixture(scope="module")
-def images(hpc_base: dict[str, Path], out: Path) -> dict[str, Path]:
+def images(out: Path) -> dict[str, Path]:
     """The folders of the images, by the family of their MPI."""
-    del hpc_base  # built first: one build at a time
     names = {mpi: f"horovod-pytorch-1.0-debian12-{MPIS[mpi]}-x86_64" for mpi in MPIS}
     for name in names.values():
         passed(build_images("--image", name, "--output", out))
@@ -64,13 +64,11 @@ def data(shared_folder: Path) -> Path:
 
 @contextmanager
 def opened(
-    image: Path, data: Path, work: Path, tools: Tools, around: Around | None = None
+    artifact: Path, data: Path, work: Path, tools: Tools, around: Around | None = None
 ) -> Iterator[Runner]:
-    """An image by Apptainer, or one container a rank by a launcher `around` it."""
-    container = Container(
-        artifact=image / "image.sif", work=work, tools=tools, data=data, around=around
-    )
-    with RUNNERS["apptainer"].open(container) as runner:
+    """An image by a site's runner, or one container a rank by a launcher `around` it."""
+    container = Container(artifact=artifact, work=work, tools=tools, data=data, around=around)
+    with RUNNERS[ARTIFACTS[artifact.name]].open(container) as runner:
         yield runner
 
 
@@ -78,7 +76,7 @@ def opened(
 def inside(
     images: dict[str, Path], data: Path, shared_folder: Path, tools: Tools
 ) -> Iterator[Runner]:
-    with opened(images["openmpi"], data, shared_folder, tools) as runner:
+    with opened(images["openmpi"] / "image.sif", data, shared_folder, tools) as runner:
         yield runner
 
 
@@ -96,6 +94,7 @@ def test_the_image_passes_in_every_format(images: dict[str, Path], mpi: str) -> 
         assert outcome["data"]["difference"] <= 1e-10
 
 
+@pytest.mark.parametrize("artifact", ARTIFACTS)
 @pytest.mark.parametrize(("mpi", "launcher"), OF_THE_HOST)
 def test_the_hosts_launcher_starts_a_container_for_each_rank(
     images: dict[str, Path],
@@ -105,13 +104,14 @@ def test_the_hosts_launcher_starts_a_container_for_each_rank(
     request: pytest.FixtureRequest,
     mpi: str,
     launcher: str,
+    artifact: str,
 ) -> None:
     command = OF_THE_HOST[mpi, launcher]
     need(command[0])
     slurm = request.getfixturevalue("two_nodes") if launcher == "srun" else {}
     environment = {**launchers.environment(tools), **slurm, **TUNING[mpi]}
     around = Around(command=command, environment=environment)
-    with opened(images[mpi], data, shared_folder, tools, around) as runner:
+    with opened(images[mpi] / artifact, data, shared_folder, tools, around) as runner:
         done = runner.run(["python3", f"/mnt/{CHECK}", "2"], timeout_s=TIMEOUT_S)
     assert done.returncode == 0, (done.stdout, done.stderr)
     assert finding(done).startswith("2 ranks reduce, gather and broadcast; after training")

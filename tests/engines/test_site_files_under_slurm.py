@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import slurm
-from harness import build_images, folder_of_the_user, passed, run_program
+from harness import build_images, folder_of_the_user, passed
 
 from builder.build.engines import Tools
 
@@ -43,25 +43,12 @@ def submitting(scripts: Path, tools: Tools, two_nodes: dict[str, str]) -> Submit
     def sbatch(name: str, image: Path, *words: str) -> tuple[int, str]:
         env = {**tools.environment, **two_nodes, "IMAGE": str(image), "USER": user}
         for _ in range(MOST_CRASHES):
-            code, printed = submit(scripts / name, *words, tools=tools, env=env)
+            code, printed = slurm.submit(scripts / name, *words, user=user, env=env)
             if not (code and CRASH_IN_INIT.search(printed)):
                 return code, printed
-        return submit(scripts / name, *words, tools=tools, env=env)
+        return slurm.submit(scripts / name, *words, user=user, env=env)
 
     return sbatch
-
-
-def submit(script: Path, *words: str, tools: Tools, env: dict[str, str]) -> tuple[int, str]:
-    """Submit a script as the ordinary user, and wait: its exit code, and what it printed."""
-    folder = script.parent.parent
-    options = (
-        *("--parsable", "--ntasks-per-node=2", "--time=5"),
-        *(f"--output={folder}/printed", f"--chdir={folder}"),
-    )
-    as_user = ["runuser", "-u", tools.ordinary_user, "--"] if tools.ordinary_user else []
-    submitted = passed(run_program(*as_user, "sbatch", *options, script, *words, env=env))
-    code = slurm.exit_code(submitted.stdout.strip(), env, timeout_s=300)
-    return code, (folder / "printed").read_text()
 
 
 def test_apptainer(shared_folder: Path, hpc_base: dict[str, Path], sbatch: Submit) -> None:

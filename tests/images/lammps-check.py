@@ -19,10 +19,11 @@ from pathlib import Path
 
 # Steps of the first `run` of each input. Rounding differs by processor, compiler and FFT, and
 # grows with each step: upstream's own logs of `peptide` on 1 and 4 ranks differ by 1e-4 after 100
-# steps, and by 1e-3 after 250.
+# steps, and by 1e-3 after 250. Cases with `velocity ... loop geom`, such as `melt`, cannot be
+# compared: their random velocities depend on the last bits of the coordinates, and processors with
+# fused multiply-add (POWER) round those otherwise.
 CASES = {
-    "melt": 250,  # Lennard-Jones
-    "peptide": 100,  # KSPACE (PPPM by FFTW), MOLECULE, RIGID (SHAKE)
+    "peptide": 50,  # KSPACE (PPPM by FFTW), MOLECULE, RIGID (SHAKE)
     "shear": 100,  # MANYBODY (EAM)
 }
 # A value may differ by either: the tolerances of upstream's tools/regression-tests/config.yaml, and

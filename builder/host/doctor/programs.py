@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from pathlib import Path
 
 from builder.facts import MPI_FAMILIES
 from builder.facts.mpi import launcher_family
@@ -61,11 +62,12 @@ class Programs:
     def ask(self, path: str, *arguments: str) -> Completed | str:
         """Return a finished program with its output, or the reason why it could not run.
 
-        ch-run needs USER; ch-image and other Python programs need the system's python3.
+        ch-run needs USER; ch-image and other Python programs need the system's python3. Intel MPI's
+        mpirun is a script that starts the program beside it by name.
         """
         environment = {
             "USER": os.environ.get("USER") or "nobody",
-            "PATH": f"/usr/bin:/bin:{self._search_path}",
+            "PATH": f"{Path(path).parent}:/usr/bin:/bin:{self._search_path}",
             "LC_ALL": "C",
         }
         argv = [path, *arguments]

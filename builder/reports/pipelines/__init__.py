@@ -169,7 +169,7 @@ def _selectors(*cells: Cell, arches: Sequence[str] = ()) -> str:
     return shlex.join([*words, *(word for arch in arches for word in ("--arch", arch))])
 
 
-def words_of(selection: Selection) -> list[str]:
+def selectors_of(selection: Selection) -> list[str]:
     """Return a selection as command-line options."""
     targets, flavours = selection.cpu_targets, selection.flavours
     return [

@@ -8,7 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 
-from builder.build.at_work import using
+from builder.build.at_work import store_in_use
 from builder.build.run import BuildSettings, Run
 from builder.build.site_store import STORE_HINT, add_project, site_of, store_name, store_named
 from builder.model import Site, SitePool, Spec
@@ -50,7 +50,7 @@ def with_store(run: Run) -> Iterator[Run]:
     """Yield the run with the store that its workers will share; no worker is needed to ask it."""
     project, say = run.settings.project, run.progress.say
     run.settings.out.mkdir(parents=True, exist_ok=True)
-    with using(run.tools.home, project, say):
+    with store_in_use(run.tools.home, project, say):
         shared = store_named(store_name(project), run.tools, say)
         yield dataclasses.replace(run, shared=shared)
 

@@ -28,7 +28,7 @@ from builder.build.inputs import fetched
 from builder.build.planning import compiled, load_plan
 from builder.build.run import BuildSettings, Run
 from builder.build.site_store import store_named, take_project
-from builder.build.stages import RunStages, with_log, words_of
+from builder.build.stages import RunStages, engine_description, with_log
 from builder.build.workspace import remove
 from builder.host.local_host import this_machine
 from builder.model import Selection, Spec
@@ -256,7 +256,7 @@ def _result(order: Order, run: Run, specs: Sequence[Spec]) -> OrderResult:
 
 
 def _build_stages(order: Order, run: Run, spec: Spec) -> None:
-    stages = RunStages(run=run, engine=words_of(run.tools.home, run.engine))
+    stages = RunStages(run=run, engine=engine_description(run.tools.home, run.engine))
     with run.progress.running([order.image]):
         stages.make_base(spec.image)
         for number in range(order.number + 1 if order.kind == "stage" else 0):

@@ -27,6 +27,9 @@ _IS_MPI = re.compile(r"lib(mpi|open-|mca_|oshmem|ompi|pmix|prrte|mpl|opa)[\w.+-]
 _IS_LIBC = re.compile(
     r"(linux-vdso|ld-linux[\w-]*|ld64|lib(c|m|mvec|dl|rt|pthread|resolv|util|nsl|anl))\.so[\d.]*"
 )
+# Intel MPI opens libfabric by name while it runs. Intel's copy of it finds the providers in the
+# folder beside it only by this variable: https://ofiwg.github.io/libfabric/main/man/fabric.7.html
+_FABRIC, _PROVIDERS, _PROVIDER_PATH = "libfabric.so.1", "prov", "FI_PROVIDER_PATH"
 _LDD = re.compile(r"^\s*(\S+) => (/\S+)", re.MULTILINE)  # names and paths
 _LDCONFIG = re.compile(r"^\s*(\S+) \(.*\) => (/\S+)$", re.MULTILINE)
 
@@ -37,7 +40,8 @@ class BoundLibrary:
 
     `search` are the folders that come first in the container's library path. `loaded` is the path
     in the container of the file that a rank has to load, and `inode` is its inode number. `mounts`
-    are folders of the host by their paths in the container.
+    are folders of the host by their paths in the container. `providers` is the folder of those of
+    its libfabric, empty if there is none.
     """
 
     source: Path
@@ -45,9 +49,12 @@ class BoundLibrary:
     inode: int
     search: tuple[str, ...]
     mounts: Mapping[str, Path]
+    providers: str
 
     def program(self, *argv: str) -> tuple[str, ...]:
         """Return a command that looks for libraries in the folders of `search` first."""
+        if self.providers:
+            argv = ("env", f"{_PROVIDER_PATH}={self.providers}", *argv)
         script = (
             'LD_LIBRARY_PATH="$0${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"; '
             'export LD_LIBRARY_PATH; exec "$@"'
@@ -104,12 +111,17 @@ def _library(where: str, mpi: ImageMpi, launcher: Launcher, tools: Tools) -> Pat
 
 def _of_the_host(names: Iterable[str], launcher: Launcher, tools: Tools) -> Iterator[Path]:
     prefix = Path(launcher.command[0]).resolve().parent.parent
+    for name in names:
+        yield from (prefix / folder / name for folder in ("lib", "lib64"))
+        yield from _in_the_system(name, tools)
+
+
+def _in_the_system(name: str, tools: Tools) -> list[Path]:
+    """Return the paths of a library where the loader looks without being told."""
     known = tools.processes.capture(
         ["ldconfig", "-p"], env=tools.environment, timeout_s=20, check=False
     ).stdout
-    for name in names:
-        yield from (prefix / folder / name for folder in ("lib", "lib64"))
-        yield from (Path(path) for known_as, path in _LDCONFIG.findall(known) if known_as == name)
+    return [Path(path) for known_as, path in _LDCONFIG.findall(known) if known_as == name]
 
 
 def _is_of(abi: str, library: Path) -> bool:
@@ -129,8 +141,14 @@ def _staged(
     for staged in (folder, own, others):
         staged.mkdir()
         staged.chmod(0o755)  # regardless of the caller's umask
-    plugins = [path for path in _plugins(library, tools) if not _is_below(path, prefix)]
-    needed = _needed([library, *_objects(plugins)], tools) | {library.name: library}
+    fabric = _fabric(library, prefix, tools)
+    providers = [path for each in fabric if _objects([path := each.parent / _PROVIDERS])]
+    plugins = [
+        path for path in (*_plugins(library, tools), *providers) if not _is_below(path, prefix)
+    ]
+    needed = _needed([library, *fabric, *_objects(plugins)], tools)
+    needed |= {path.name: path for path in (library, *fabric)}
+    parts = [library, *needed.values()]
     for name, path in needed.items():
         if not _is_below(path, prefix) and not _IS_LIBC.fullmatch(name):
             shutil.copy(path, (own if _IS_MPI.fullmatch(name) else others) / name)
@@ -140,14 +158,14 @@ def _staged(
             (own / name).unlink(missing_ok=True)
             (own / name).symlink_to(loaded if prefix else library.name)
     # Plugins are mounted at their own paths; if `prefix` only has links, at the links' targets.
-    paths = [path.resolve() if prefix and path.is_relative_to(prefix) else path for path in plugins]
+    paths = [path.resolve() if _is_shown(path, prefix) else path for path in plugins]
     return BoundLibrary(
         source=library,
         loaded=loaded,
         inode=(library if prefix else own / library.name).stat().st_ino,
         search=(
             f"{_AT}/{own.name}",
-            *([str(library.parent)] if prefix else []),
+            *dict.fromkeys(str(path.parent) for path in parts if _is_shown(path, prefix)),
             *_usual_folders(),
             f"{_AT}/{others.name}",
         ),
@@ -155,7 +173,21 @@ def _staged(
             _AT: folder,
             **{str(path): path for path in (*paths, *([prefix] if prefix else []))},
         },
+        providers=next(map(str, providers), ""),
     )
+
+
+def _fabric(library: Path, prefix: Path | None, tools: Tools) -> list[Path]:
+    """Return the libfabric that an MPI opens by name; empty if it opens none, or is linked to it.
+
+    The nearest one below the MPI's own folder comes before the system's.
+    """
+    if _FABRIC.encode() not in library.read_bytes() or _FABRIC in _needed([library], tools):
+        return []
+    top = prefix or library.parent.parent
+    own = [each for each in library.parents if each.is_relative_to(top) and not _is_system(each)]
+    nearest = (path for folder in own for path in sorted(folder.rglob(_FABRIC)))
+    return [*nearest, *_in_the_system(_FABRIC, tools)][:1]
 
 
 def _plugins(library: Path, tools: Tools) -> list[Path]:
@@ -198,6 +230,11 @@ def _is_system(folder: Path) -> bool:
     """Return whether a folder is the system's: containers break if their own is replaced."""
     own = {Path(path) for path in ("/", "/usr", "/lib", "/lib64", "/usr/lib", "/usr/lib64")}
     return folder in own or (folder.parent in own and folder.name.endswith("-linux-gnu"))
+
+
+def _is_shown(path: Path, prefix: Path | None) -> bool:
+    """Return whether a path is in the mounted folder, be it a link."""
+    return prefix is not None and path.is_relative_to(prefix)
 
 
 def _is_below(path: Path, prefix: Path | None) -> bool:

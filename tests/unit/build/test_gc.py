@@ -467,7 +467,7 @@ def test_a_stopped_builder_cleans_up_though_its_work_only_reported_failures(
 
 def test_each_project_that_uses_a_store_is_remembered(home: Home, tmp_path: Path) -> None:
     for name in ("b", "a", "b"):
-        with at_work.using(home, tmp_path / name, print):
+        with at_work.store_in_use(home, tmp_path / name, print):
             pass
     assert at_work.projects(home) == [str(tmp_path / "a"), str(tmp_path / "b")]
 

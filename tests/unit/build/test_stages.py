@@ -25,7 +25,7 @@ from builder.build.inputs import look_for_registries
 from builder.build.mirror import DebianMirror
 from builder.build.records import stage_states
 from builder.build.run import BuildSettings, Run
-from builder.build.workspace import ImageWorkspace
+from builder.build.workspace import ImageWorkspace, announced
 from builder.compile.lint.reading import read_dockerfile
 from builder.compile.spec import COMPILER, compile_spec
 from builder.model import Plan, PlannedImage, Spec
@@ -264,6 +264,23 @@ def test_a_base_names_no_indices_of_the_base_before_it(
     assert asked == {("base", False), ("stage", True)}
 
 
+def test_the_log_of_the_first_image_has_the_output_of_its_base(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ensured: Callable[..., StoredBase] = vars(stages_module)["ensure_base"]
+
+    def ensure(*words: Any, **named: Any) -> StoredBase:
+        with words[3].log.open("a") as log:
+            log.write("mmdebstrap prints this\n")
+        return ensured(*words, **named)
+
+    monkeypatch.setattr(stages_module, "ensure_base", ensure)
+    assert site.job().exit_code == 0
+    logs = sorted(site.root.glob("out/*/build.log"))
+    assert [log.read_text().count("mmdebstrap") for log in logs] == [1, 0, 0]
+    assert logs[0].read_text().startswith("mmdebstrap prints this\n")
+
+
 def test_a_runtime_stage_comes_after_that_of_its_nearest_ancestor(site: Site) -> None:
     site.recipes = [CORE, ONE, recipe("a-leaf", parent="one")]
     site.job(jobs=1)
@@ -318,7 +335,10 @@ def test_who_holds_what_a_builder_waits_for_is_named(
     name, work = {"work": (f"{image.identifier}-fake", "this image"), "stages": (key, "it")}[what]
     holder = f"waiting for process {os.getpid()} on {os.uname().nodename} (since 20"
     with ThreadPoolExecutor(1) as pool:
-        with locked(site.home.path / what, name):
+        out = site.root / "out"
+        out.mkdir()
+        other = announced(out, {image.identifier: "not begun"}, print)
+        with other, locked(site.home.path / what, name):
             job = pool.submit(site.job)
             deadline = time.monotonic() + 30
             while f" UTC), which builds {work}\n" not in site.said.getvalue():
@@ -326,6 +346,7 @@ def test_who_holds_what_a_builder_waits_for_is_named(
                 time.sleep(0.01)
         assert job.result().exit_code == 0
     assert holder in site.said.getvalue()
+    assert f" UTC) builds 1 image of this run in {out}, too\n" in site.said.getvalue()
 
 
 def test_a_changed_recipe_rebuilds_itself_and_its_descendants(site: Site) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from samples import check, image, recipe
 
-from builder.build.at_work import using
+from builder.build.at_work import store_in_use
 from builder.build.workspace import ImageWorkspace, output_folder, workspace, write_spec
 from builder.compile.spec import compile_spec
 from builder.model import PlannedImage
@@ -240,7 +240,7 @@ def test_files_have_the_same_modes_whatever_the_umask(mask: int, tmp_path: Path)
     (tmp_path / "out").mkdir(mode=0o700)
     before = os.umask(mask)
     try:
-        with using(Home(path=tmp_path / "home"), tmp_path, lambda _: None):
+        with store_in_use(Home(path=tmp_path / "home"), tmp_path, lambda _: None):
             (tmp_path / "home/some").mkdir()
             (tmp_path / "home/file").touch()
             output_folder(tmp_path / "out/image")

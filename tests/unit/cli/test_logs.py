@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import re
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -108,12 +110,28 @@ def test_a_run_that_ends_before_a_build_begins(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     os.utime(folder / "build.log", (1, 1))
-    with announced(folder.parent, {IMAGE: "not begun"}):
-        ended = threading.Timer(0.4, lambda: [one.unlink() for one in folder.parent.glob(".run-*")])
-        ended.start()
+    with announced(folder.parent, {IMAGE: "not begun"}, print):
+        [run] = folder.parent.glob(".run-*")
+        threading.Timer(0.4, run.unlink).start()
         assert logs(folder, "-f", IMAGE) == 0
     said = f"{IMAGE}: not begun\n{IMAGE}: the run ended before this build began\n"
     assert capsys.readouterr() == ("", said)
+
+
+def test_other_runs_of_the_same_images_are_named(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, runs = (
+        folder.parent,
+        ({IMAGE: "not begun"}, {"other": ""}, {IMAGE: "", "other": "", "a": ""}),
+    )
+    with contextlib.ExitStack() as held:
+        held.enter_context(announced(out / "no folder", {}, print))  # as on a full disk
+        for states in runs:
+            held.enter_context(announced(out, states, print))
+    process = rf"process {os.getpid()} on {os.uname().nodename} \(since 20[-: \d]+ UTC\)"
+    line = f"{process} builds 1 image of this run in {out}, too\n"
+    assert re.fullmatch(line * 2, capsys.readouterr().out)
 
 
 def test_the_log_of_another_builder_stays(folder: Path) -> None:

@@ -458,8 +458,8 @@ def test_the_program_alone_has_the_same_set_up(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     words = ["host", "--user", "alice", "--check"]
-    assert set_up.words_of(setup_options(*words)) == words
-    assert set_up.words_of(setup_options()) == []
+    assert set_up.argv_of(setup_options(*words)) == words
+    assert set_up.argv_of(setup_options()) == []
 
 
 @pytest.mark.parametrize(("ends", "code"), [("exit 0", 0), ("exit 4", 4), ("kill -9 $$", 1)])

@@ -216,6 +216,15 @@ def test_a_launcher_of_another_kind_is_not_known(code: int, machine: Machine) ->
     assert [one.family for one in machine.look().mpi or ()] == ["openmpi"]
 
 
+def test_a_launcher_that_is_a_script_starts_the_program_beside_it(machine: Machine) -> None:
+    """As Intel MPI's mpirun does; the system may have another program of that name."""
+    machine.write("bin/mpirun", '#!/bin/sh\nexec true "$@"\n').chmod(0o755)
+    machine.program("true", INTEL)
+    assert [(each.family, each.version) for each in machine.look().mpi or ()] == [
+        ("intelmpi", "2021.10")
+    ]
+
+
 def test_a_cray_mpich_is_told_by_its_module(machine: Machine) -> None:
     for name in ("lib/libmpi_gnu_123.so.12", "lib-abi-mpich/libmpi.so.12", "lib/libmpifort.so.12"):
         machine.write(f"cray/{name}", "GLIBC_2.17\0")

@@ -139,6 +139,8 @@ def test_an_mpi_of_the_hosts_is_bound_in() -> None:
     files = texts(first(mpi="intelmpi"))
     for name in ("slurm-apptainer.sh", "slurm-charliecloud.sh", "mpiexec-charliecloud.sh"):
         assert "${HOST_MPI:?" in files[name], name
+        assert "libraries+=:$folder" in files[name], name
+        assert 'set -- /opt/build-images/bin/mpi "$SLURM_NTASKS" single\n' in files[name], name
     assert "HOST_MPI" not in "".join(texts(first(mpi="mpich")).values())
 
 

@@ -20,13 +20,19 @@ from builder.sources.base_digests import (
     Registries,
     RegistryFails,
     RegistryUnreachable,
-    mismatches,
     pin_references,
     registry_of,
 )
 from builder.sources.debian import DebianSources
 from builder.sources.download import Downloader, Fetched, NotFetched, digest_of
-from builder.sources.locking import Locking, SourceRequest, lock_sources, lock_text, merged
+from builder.sources.locking import (
+    Locking,
+    SourceRequest,
+    lock_sources,
+    lock_text,
+    merged,
+    mismatches,
+)
 from builder.sources.store import SourceStore, Unfetched
 from builder.system.process import Processes
 
@@ -245,7 +251,9 @@ def test_a_lock_of_some_images_keeps_the_rest() -> None:
 
 def test_a_lock_that_matches_has_no_faults() -> None:
     lock = Lock(sources={ONE: entry()}, references={("a", "x86_64"): DIGEST})
-    assert not mismatches(lock, [wanted(TWO, ONE)], [("a", "x86_64")], FILES, own=lock, kept=Lock())
+    assert not mismatches(
+        lock, [wanted(TWO, ONE)], [("a", "x86_64")], FILES, own=lock, retained=Lock()
+    )
 
 
 FILES = {"core": "recipes/core.yaml", "app": "recipes/app.yaml"}
@@ -254,7 +262,7 @@ FILES = {"core": "recipes/core.yaml", "app": "recipes/app.yaml"}
 def test_a_missing_source_is_a_fault_where_others_are_locked() -> None:
     lock = Lock(sources={ONE: entry()})
     needs = [wanted(ONE), wanted(TWO, recipes=("app", "core"))]
-    [fault] = mismatches(lock, needs, [], FILES, own=lock, kept=Lock())
+    [fault] = mismatches(lock, needs, [], FILES, own=lock, retained=Lock())
     assert str(fault) == (
         f"recipes/core.yaml:1: its source {TWO} is not in lock.yaml, but others are\n"
         "    run: build-images lock --recipe core"
@@ -266,7 +274,7 @@ def test_entries_that_nobody_needs_are_faults() -> None:
         sources={ONE: entry(recipes=("app", "core"), line=4), TWO: entry(TWO, line=9)},
         references={("a", "x86_64"): DIGEST},
     )
-    faults = mismatches(lock, [wanted(ONE)], [], FILES, own=lock, kept=Lock())
+    faults = mismatches(lock, [wanted(ONE)], [], FILES, own=lock, retained=Lock())
     hint = "\n    run: build-images lock, which removes it"
     assert [str(one).removesuffix(hint) for one in faults] == [
         f"lock.yaml:4: {ONE}: app does not use it",
@@ -274,7 +282,7 @@ def test_entries_that_nobody_needs_are_faults() -> None:
         "lock.yaml:1: a for x86_64: no image uses it",
     ]
     assert {one.valid for one in faults} == {hint.strip()}
-    assert not mismatches(lock, [wanted(ONE)], [], FILES, own=lock, kept=lock)
+    assert not mismatches(lock, [wanted(ONE)], [], FILES, own=lock, retained=lock)
 
 
 # Digests of references
@@ -439,7 +447,7 @@ def test_what_a_killed_run_leaves_of_an_index_is_garbage_by_its_name(
     ("url", "said"),
     [
         ("debian-source:hello/2.10", r"not in Debian's trixie; available: 2\.10\+ds \(trixie\)"),
-        ("debian-source:other/1", "available: none"),
+        ("debian-source:other/1", "available: none, no package is called other"),
         ("debian-source:native/5", "no upstream .orig.tar"),
     ],
 )
@@ -487,7 +495,8 @@ def test_without_keys_a_mirror_or_suites_debian_has_no_sources(tmp_path: Path) -
         ),
         "no Debian mirror is known for the sources of trixie",
         (
-            "debian-source:hello/2.10+ds: not in Debian's suites; available: none\n"
+            "debian-source:hello/2.10+ds: not in Debian's suites; available: none, "
+            "no package is called hello\n"
             "  hint: use the upstream version as Debian writes it, without epoch and revision"
         ),
     ]

@@ -17,7 +17,7 @@ import pytest
 
 from builder.model.errors import Interrupted
 from builder.system import locks
-from builder.system.locks import is_at, is_written, locked, locked_now, together, written
+from builder.system.locks import has_writer, is_at, locked, locked_now, sole_writer, together
 from builder.system.orphans import MARK, end_orphans, living
 
 
@@ -31,10 +31,10 @@ def test_a_file_is_written_where_there_are_no_locks(
     monkeypatch.setattr("fcntl.flock", flock)
     refused = pytest.raises(OSError, match="Input/output") if number == errno.EIO else nullcontext()
     path = tmp_path / "log"
-    with refused, written(path), path.open("rb") as file:
-        assert not is_written(file)
+    with refused, sole_writer(path), path.open("rb") as file:
+        assert not has_writer(file)
     with refused, path.open("rb") as file:
-        assert not is_written(file)
+        assert not has_writer(file)
 
 
 def test_one_waits_for_the_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

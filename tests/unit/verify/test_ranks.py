@@ -778,6 +778,67 @@ def test_a_library_of_another_binary_interface_is_none(
             assert linked.is_symlink() is (name == "libmpich.so.12")
 
 
+@pytest.mark.parametrize(
+    ("place", "where", "searched", "staged"),
+    [
+        ("opt/mpi/libfabric/lib", "impi", True, []),
+        ("lib/libfabric", "impi", True, []),
+        ("lib/libfabric", "auto", False, ["libfabric.so.1"]),
+        ("../usr/lib", "impi", False, ["libfabric.so.1"]),
+    ],
+)
+def test_an_mpi_gets_the_libfabric_that_it_opens_by_name(
+    place: str, where: str, searched: bool, staged: list[str], tmp_path: Path, bound: Bound
+) -> None:
+    """Intel MPI's is in another folder than its own library, or is the system's."""
+    root = tmp_path / "impi"
+    fabric = (root / place).resolve()
+    system = tmp_path / "usr/lib"
+    for folder in (root / "lib", fabric / "prov", system):
+        folder.mkdir(parents=True, exist_ok=True)
+    (root / "lib/libmpi.so.12").write_bytes(b"\x7fELF libfabric.so.1")
+    for folder in (fabric, system):
+        (folder / "libfabric.so.1").touch()
+    (fabric / "prov/libtcp-fi.so").touch()
+    places = {"libmpi.so.12": root / "lib", "libfabric.so.1": system}
+    known = "".join(f"\t{name} (libc6) => {at}/{name}\n" for name, at in places.items())
+    chosen = "auto" if where == "auto" else str(root)
+    with bound(chosen, MPICH, mpirun=HYDRA, ldd="", **{"ldconfig -p": known}) as found:
+        assert (str(fabric) in found.search) is searched
+        others = tmp_path / "host-mpi/others"
+        assert [path.name for path in others.iterdir()] == staged
+        argv = found.program("sh", "-c", 'echo "$FI_PROVIDER_PATH"')
+        said = subprocess.check_output(argv, env={"PATH": os.defpath}, text=True)
+        assert said == f"{fabric}/prov\n"
+        assert (str(fabric / "prov") in found.mounts) is not searched
+
+
+@pytest.mark.parametrize("data", [b"MPICH", b"libfabric.so.1"])
+def test_an_mpi_that_opens_no_libfabric_gets_none(
+    data: bytes, tmp_path: Path, bound: Bound
+) -> None:
+    """One that is linked to it has the one that the loader finds."""
+    for name in ("lib/libmpi.so.12", "others/libfabric.so.1"):
+        (tmp_path / "mpich" / name).parent.mkdir(parents=True)
+        (tmp_path / "mpich" / name).write_bytes(data)
+    linked = f"\tlibfabric.so.1 => {tmp_path}/libfabric.so.1 (0x0)\n" if b"lib" in data else ""
+    (tmp_path / "libfabric.so.1").touch()
+    with bound(tmp_path / "mpich", MPICH, mpirun=HYDRA, ldd=linked) as found:
+        assert str(tmp_path / "mpich/others") not in found.search
+        assert not found.providers
+
+
+def test_libraries_beside_the_mpis_own_are_found_by_a_link(tmp_path: Path, bound: Bound) -> None:
+    """MPICH's wheel looks in the folder of its file, be that a link: there is nothing beside it."""
+    for name in ("lib/libmpi.so.12", "lib/mpich/libucp.so.0"):
+        (tmp_path / "mpich" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "mpich" / name).touch()
+    linked = f"\tlibucp.so.0 => {tmp_path}/mpich/lib/mpich/libucp.so.0 (0x0)\n"
+    with bound(tmp_path / "mpich", MPICH, mpirun=HYDRA, ldd=linked) as found:
+        folders = [str(tmp_path / "mpich" / name) for name in ("lib", "lib/mpich")]
+        assert list(found.search[1:3]) == folders
+
+
 def test_the_library_that_was_loaded_has_to_be_the_hosts(tree: Path, judge: Judge) -> None:
     outcome, _ = judge(bind=str(tree), stdout=report(library_inode=1))
     assert outcome.check == "mpi-bind-mpirun"
