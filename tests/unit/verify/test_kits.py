@@ -447,7 +447,8 @@ def test_a_kit_without_the_image_has_what_its_checks_need(
     machine: Machine,  # noqa: F811
 ) -> None:
     python = {**MPI_CHECK, "name": "python", "script": "/opt/build-images/checks/30-python"}
-    kit = small_kit(machine, MPI_CHECK, python)
+    other = {**MPI_CHECK, "name": "other", "needs": []}
+    kit = small_kit(machine, MPI_CHECK, python, other)
     assert [step.check for step in kit.steps] == ["environment", "environment", "mpi"]
     assert {name: engine.format for name, engine in kit.engines.items()} == dict.fromkeys(
         ["apptainer", "ch-run", "userns"], "charliecloud"
@@ -480,8 +481,9 @@ def test_evidence_of_a_kit_without_the_image_is_judged_and_not_recorded(
 ) -> None:
     told: list[str] = []
     monkeypatch.setattr(type(machine.run.progress), "say", lambda _, text: told.append(text))
-    kit = small_kit(machine, {**MPI_CHECK, "name": "other"}, needs="gpu")
-    ends = {**RIGHT, MPI_CHECK["script"]: done("all is well\n")}
+    other = {**MPI_CHECK, "name": "other"}
+    kit = small_kit(machine, other, {**MPI_CHECK, "name": "more", "needs": []}, needs="gpu")
+    ends = {**RIGHT, "/opt/build-images/checks/20-mpi": done("all is well\n")}
     evidence = evidence_of(
         kit,
         format="charliecloud",
