@@ -12,6 +12,7 @@ from builder.cli.options import (
     SelectorOptions,
     TransferOptions,
     a_path,
+    add_archive,
     add_flag,
     add_source,
     add_text,
@@ -21,13 +22,12 @@ from builder.cli.publish import find_releases
 from builder.compile.spec import block_faults
 from builder.distribute.bundle import INPUTS, ArchiveContents, write_archive
 from builder.distribute.bundle.contents import EmptyRepository, size_of
-from builder.distribute.bundle.inputs import Input, Inputs, gather_inputs, input_counts
+from builder.distribute.bundle.inputs import Inputs, WrittenArchive, gather_inputs
 from builder.distribute.publish.proof import prove_with
 from builder.distribute.publish.releases import Declared, declared_releases, ready_releases, refusal
 from builder.load.project import load_project
-from builder.model.errors import BadInput, counted
+from builder.model.errors import BadInput
 from builder.registry import Credentials, Reference, Source, connect, namespace
-from builder.registry.manifests import NATIVE, REGISTRY_BASE
 from builder.system.process import Processes
 from builder.system.terminal import ByteProgress, Progress
 
@@ -66,14 +66,7 @@ class BundleOptions(SelectorOptions, TransferOptions):
 
 def declare(parser: Parser) -> None:
     parser.description, parser.epilog = _DESCRIPTION, _EXAMPLES + EXIT_CODES
-    parser.add_argument(
-        *("--output", "-o"),
-        dest="archive",
-        type=a_path,
-        metavar="FILE",
-        required=True,
-        help="archive to write",
-    )
+    add_archive(parser, "archive to write")
     text = "output folder of the build (default: PROJECT/out)"
     parser.add_argument("--images", dest="output", type=a_path, metavar="DIR", help=text)
     add_source(parser, "copy images and proof from a registry instead of the output folder")
@@ -139,37 +132,13 @@ def _written(options: BundleOptions, names: Sequence[str], inputs: Inputs) -> in
     if not options.dry_run:
         progress = ByteProgress(Progress(level=options.level).say, size, "written")
         size, digest = write_archive(target, contents, on_bytes=progress)
-    counts = input_counts(inputs.by_name.values())
-    bases, native = inputs.of_kind(REGISTRY_BASE), inputs.of_kind(NATIVE)
-    if options.json:
-        report = {
-            "archive": str(target),
-            "releases": names,
-            "inputs": counts,
-            "registry_bases": [_described(base, "name", "arch") for base in bases],
-            "native_tools": [_described(tools, "name", "digest") for tools in native],
-            "blobs": len(contents.blobs),
-            "bytes": size,
-        }
-        options.print_json(report | ({"digest": digest} if digest else {}))
-        return 0
-    for name in names:
-        print(name)
-    if options.has_inputs:
-        words = {"bases": "base", "sources": "source", "packages": "package"}
-        parts = [counted(counts[key], word) for key, word in words.items()]
-        print(f"  built from {', '.join(parts)}")
-    for base in bases:
-        print(f"  {base.about['name']}  {base.about['arch']}  {base.size / 1e6:.1f} MB")
-    for tools in native:
-        print(f"  native tools {tools.about['name']}  {tools.size / 1e6:.1f} MB")
-    shown = f"{counted(len(contents.blobs), 'blob')}, {size / 1e6:.1f} MB"
-    if options.dry_run:
-        print(f"dry run, nothing was written: {shown}")
-    else:
-        print(f"{target}  {shown}  {digest}")
+    written = WrittenArchive(
+        path=target,
+        releases=names,
+        inputs=inputs,
+        size=size,
+        digest=digest,
+        has_inputs=options.has_inputs,
+    )
+    options.show(written.as_json(), written.as_text)
     return 0
-
-
-def _described(entry: Input, *keys: str) -> dict[str, object]:
-    return {**{key: entry.about[key] for key in keys}, "bytes": entry.size}

@@ -40,6 +40,7 @@ ABOUT = {
     "shell": "open a shell in a built image, or in the stage that failed",
     "run": "run a program in a built image, and measure it",
     "verify": "verify built or pulled images again",
+    "kit": "write an image and its checks into one file, to prove it on another machine",
     "reproduce": "build an image again, and check that it is identical, byte for byte",
     "diff": "compare two images, or an image with the build before it",
     "publish": "push verified images to a registry",

@@ -272,6 +272,11 @@ def add_output(parser: _ActionsContainer, text: str) -> None:
     parser.add_argument("--output", "-o", type=a_path, metavar="DIR", help=text)
 
 
+def add_archive(parser: _ActionsContainer, text: str) -> None:
+    names, dest = ("--output", "-o"), "archive"
+    parser.add_argument(*names, dest=dest, type=a_path, metavar="FILE", required=True, help=text)
+
+
 def add_image(parser: Parser) -> None:
     """Add the options of `ImageOptions`."""
     text = "an image's folder, such as out/IDENTIFIER, or its identifier"

@@ -18,11 +18,18 @@ from builder.cli.options import (
     add_transfer,
 )
 from builder.compile.spec import block_faults
-from builder.distribute.publish.blobs import MISSING, MOUNTED, SENT, THERE
 from builder.distribute.publish.failures import any_failing, attach_failures
 from builder.distribute.publish.mirror import Mirrored, ReleaseMirror, found_release
 from builder.distribute.publish.proof import prove_with
-from builder.distribute.publish.publisher import AnyRelease, Publisher, ReleaseSender
+from builder.distribute.publish.publisher import (
+    MISSING,
+    MOUNTED,
+    SENT,
+    THERE,
+    AnyRelease,
+    Publisher,
+    ReleaseSender,
+)
 from builder.distribute.publish.releases import (
     BUILD_HINT,
     NARROW_HINT,

@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from builder.build.planning import compiled, load_plan
 from builder.build.run import BuildSettings
 from builder.cli.options import Parser, SelectorOptions, a_path, add_flag, add_json, add_list
 from builder.model import Spec
-from builder.model.errors import counted
-from builder.model.records import plain
 from builder.system.home import Home
 from builder.system.terminal import Progress
 from builder.verify.rehearse.rehearsal import rehearsal_here
 from builder.verify.rehearse.servers import Servers
-from builder.verify.rehearse.trials import OUTCOMES, CellTrials, Trial, write_record
+from builder.verify.rehearse.trials import as_json, as_text, write_record
 from builder.verify.stand_ins import StepsOf, steps_on_stand_ins
-
-_INDENT = " " * 4
 
 
 class RehearseOptions(SelectorOptions):
@@ -53,46 +49,6 @@ def run(options: RehearseOptions) -> int:
     text = as_text(cells, with_passed=options.level > 1)
     options.show(as_json(cells), lambda: "\n".join(text))
     return 1 if any(cell.has_failed for cell in cells) else 0
-
-
-def as_json(cells: Sequence[CellTrials]) -> dict[str, object]:
-    """Return the rehearsal as JSON for programs."""
-    return {
-        "schema": "build-images/rehearsal/v1",
-        "cells": [
-            {
-                "image": cell.image,
-                "content_key": cell.content_key,
-                "asked": cell.asked,
-                "trials": plain(cell.trials),
-            }
-            for cell in cells
-        ],
-    }
-
-
-def as_text(cells: Sequence[CellTrials], *, with_passed: bool) -> Iterator[str]:
-    """Yield the failed and untried checks of each cell and, on request, the passed ones."""
-    for cell in cells:
-        yield f"{cell.image}: {_counts(cell.trials)}"
-        for outcome in OUTCOMES if with_passed else OUTCOMES[:2]:
-            for trial in cell.of(outcome):
-                yield from _lines(trial)
-    failed = sum(cell.has_failed for cell in cells)
-    yield f"{counted(len(cells), 'cell')} rehearsed, {failed} with failures"
-
-
-def _lines(trial: Trial) -> Iterator[str]:
-    place = f" (Dockerfile:{trial.line})" if trial.line else ""
-    yield f"{_INDENT}{trial.outcome}: {trial.kind}: {trial.subject}{place}"
-    yield f"{_INDENT * 2}{trial.text}"
-    if trial.hint:
-        yield f"{_INDENT * 2}hint: {trial.hint}"
-
-
-def _counts(trials: Sequence[Trial]) -> str:
-    outcomes = [trial.outcome for trial in trials]
-    return ", ".join(f"{outcomes.count(name)} {name}" for name in ("passed", *OUTCOMES[:2]))
 
 
 def _steps(

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from builder.build.at_work import at_work
-from builder.build.engines import ENGINES, Tools
-from builder.build.run import BuildSettings, Run
+from builder.build.run import Run
 from builder.cli.options import (
     Parser,
     ProgressOptions,
+    a_path,
     add_flag,
     add_json,
     add_list,
@@ -29,16 +29,13 @@ from builder.model.records import write
 from builder.reports.measured import as_text, exposition
 from builder.reports.report import refreshed, report_files
 from builder.system.files import write_atomically, write_texts
-from builder.system.home import Home
-from builder.system.host_facts import host_facts
-from builder.system.process import Processes
 from builder.system.terminal import progress_for
 from builder.verify.checks import lines_of_checks, text_of_checks
 from builder.verify.finished_images import finished, prove_again
+from builder.verify.kit_evidence import import_evidence
 from builder.verify.launched import LAUNCHED, verify_launched
-from builder.verify.machine_faults import not_tried
 from builder.verify.measure.rounds import measure
-from builder.verify.preparation import versions_of
+from builder.verify.preparation import not_tried, run_on_finished
 from builder.verify.proof import Verified
 from builder.verify.ranks.launchers import LAUNCHERS, Start
 from builder.verify.runners import RUNNERS
@@ -55,6 +52,7 @@ class VerifyOptions(ProgressOptions):
     path: Path
     runner: Sequence[str]
     json: bool
+    evidence: Path | None
     launcher: Sequence[str]
     ranks: int | None
     nodes: int | None
@@ -71,6 +69,8 @@ def declare(parser: Parser) -> None:
     add_path(parser, "path", text, "PATH")
     text = "run the checks with this program only (may be repeated; default: one per format)"
     add_list(parser, "--runner", text, choices=tuple(RUNNERS))
+    text = "run no checks; judge and add what a kit recorded on another machine (see `kit`)"
+    parser.add_argument("--import", dest="evidence", type=a_path, metavar="FILE", help=text)
     add_json(parser, "print the manifest, or the measurement, as JSON")
     group = parser.add_argument_group(
         "only start ranks, each in a container of its own, by this host's launcher"
@@ -104,24 +104,16 @@ def run(options: VerifyOptions) -> int:
     receipt = _receipt(folder, ranks, options)
     if receipt is None:
         finished(folder)  # before anything is started
-    progress = progress_for(options.level)
-    processes = Processes(echo=progress.echo if options.level > 1 else None)
-    tools = Tools(processes=processes, home=Home.of_environment())
-    run = Run(
-        tools=tools,
-        engine=ENGINES["buildah"](tools),
-        settings=BuildSettings(project=options.project, out=folder.parent),
-        progress=progress,
-        host=host_facts(),
-        versions=versions_of(tools, "buildah"),
-    )
-    with at_work(tools, options.project, progress.say):
+    run = run_on_finished(options.project, folder.parent, progress_for(options.level))
+    with at_work(run.tools, options.project, run.progress.say):
         if ranks:
             return _launched(run, folder, ranks, options)
         if options.bench:
             return _measure(run, folder, options)
         done: Verified[Manifest] | Verified[ProvenImage]
-        if receipt:
+        if options.evidence:
+            done = import_evidence(run, folder, options.evidence)
+        elif receipt:
             done = verify_pulled(run, folder, receipt, runners)
         else:
             expected = expected_target(options.project, finished(folder))
@@ -140,8 +132,8 @@ def _receipt(folder: Path, ranks: Sequence[Start], options: VerifyOptions) -> Pu
     """Return the receipt of a pulled image; None for the folder that an image was built in."""
     if (folder / MANIFEST).exists() or (receipt := receipt_in(folder)) is None:
         return None
-    if ranks or options.bench:
-        option = "--launcher" if ranks else "--bench"
+    named = {"--launcher": ranks, "--bench": options.bench, "--import": options.evidence}
+    if option := next((name for name in named if named[name]), ""):
         raise BadInput(
             f"{option}: {folder} has one pulled format, but this option needs all formats",
             hint="name the folder in which it was built, or run the checks without this option",
@@ -177,6 +169,8 @@ def _rank_options(options: VerifyOptions) -> tuple[Start, ...]:
     for name in ("repeats", "prometheus"):
         if getattr(options, name) and not options.bench:
             options.parser.error(f"--{name} needs --bench")
+    if options.evidence and (options.bench or options.launcher or options.runner):
+        options.parser.error("--import excludes --runner, --launcher and --bench")
     if not options.launcher:
         named = [f"--{name.replace('_', '-')}" for name in _FOR_RANKS if getattr(options, name)]
         if named:

@@ -291,6 +291,7 @@ def environment_of(target: ProofTarget, kind: Kind, runner: Runner, *, gpu: bool
     """
     expected, directory = target.environment, target.directory
     done = runner.run(["sh", "-c", _SCRIPT, "sh", directory], timeout_s=_TIMEOUT_S)
+    second = runner.run(_SECOND, timeout_s=_TIMEOUT_S)
     actual_directory, _, variables = done.stdout.partition("\n")
     actual, ignored = _pairs(variables), (*_ALWAYS, *(_WITH_GPUS if gpu else ()))
     faults = _wrong_variables(expected, actual, ignored, kind.own)
@@ -298,7 +299,7 @@ def environment_of(target: ProofTarget, kind: Kind, runner: Runner, *, gpu: bool
         faults.append(f"the working directory is {actual_directory}, not {directory}")
     if done.returncode:
         faults = [last_line(done.stderr) or "'pwd && exec env -0' did not run"]
-    faults = faults or _unlike(actual, _pairs(runner.run(_SECOND, timeout_s=_TIMEOUT_S).stdout))
+    faults = faults or _unlike(actual, _pairs(second.stdout))
     if faults:
         output = end_of(done.stdout.replace("\0", "\n"), done.stderr)
         reason = one_line("; ".join(faults))

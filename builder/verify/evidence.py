@@ -52,6 +52,23 @@ class StartedBy:
         return f"{self.name} of {self.product} {self.version}".rstrip()
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class KitRun:
+    """A run of a kit (docs/kit.md) on a node without this program: the node is the run's host.
+
+    `kit` is the kit's random name, `imported` the time at which its output was judged, by the clock
+    here. `fabric` are the ports of the node's network adapters, `mpi` the first line of its
+    `mpirun --version`, `nvidia_smi` its GPUs as nvidia-smi lists them.
+    """
+
+    kit: str
+    node: str
+    imported: str
+    fabric: tuple[str, ...] = ()
+    mpi: str = ""
+    nvidia_smi: tuple[str, ...] = ()
+
+
 def images_own(outcomes: Iterable[Outcome]) -> StartedBy:
     """Return the image's own launcher, with product and version of its MPI if it has one.
 
@@ -71,7 +88,8 @@ class RunEvidence:
     scripts, by the checks' names. `emulator` is the program that ran code of a foreign
     architecture; it is empty if the code ran natively. `no_gpu` says why the host's GPUs were not
     passed to the image; it is empty if they were. `indices` are the states of package indices that
-    the image was built with. Times are in UTC, as ISO 8601.
+    the image was built with. `kit` is set for a run that was imported. Times are in UTC, as ISO
+    8601.
     """
 
     identifier: str
@@ -89,6 +107,7 @@ class RunEvidence:
     no_gpu: str
     tools: Mapping[str, str] = field(default_factory=dict)
     indices: tuple[IndexState, ...] = ()
+    kit: KitRun | None = None
 
     def statement(self) -> dict[str, object]:
         """Return the in-toto statement.
@@ -134,6 +153,7 @@ class RunEvidence:
             "host": write(self.host),
             "tools": dict(self.tools),
             "indices": plain(self.indices),
+            **({"kit": write(self.kit)} if self.kit else {}),
         }
 
     def _subjects(self) -> list[tuple[str, str]]:
@@ -176,6 +196,7 @@ def write_evidence(folder: Path, name: str, run: RunEvidence) -> str:
         "emulated": run.emulator or "no",
         "machine": f"{run.host.arch}, {run.host.cpu}",
         "gpus": ", ".join(run.host.gpus) or "none",
+        **({"imported from a kit": f"{run.kit.kit}, run on {run.kit.node}"} if run.kit else {}),
     }
     suite = f"{run.identifier}.{name}"
     xml = junit_xml(suite, run.outcomes, started=run.started, properties=properties)

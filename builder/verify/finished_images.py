@@ -24,7 +24,7 @@ from builder.model.package_indices import states_in
 from builder.model.records import write
 from builder.model.versions import split_mpi
 from builder.system.files import irregular, link_or_copy, read_bound
-from builder.verify.proof import Verified, judged, prove
+from builder.verify.proof import StartRun, Verified, judged, prove
 from builder.verify.runners import RUNNERS
 from builder.verify.runners.protocol import readable_folder
 from builder.verify.targets import ProofTarget, harness_of
@@ -46,11 +46,16 @@ class OpenImage:
 
 
 def prove_again(
-    run: Run, folder: Path, runners: Sequence[str] = (), *, expected: ProofTarget | None = None
+    run: Run,
+    folder: Path,
+    runners: Sequence[str] = (),
+    *,
+    expected: ProofTarget | None = None,
+    runs: Mapping[str, StartRun] | None = None,
 ) -> Verified[Manifest]:
     """Verify the artifacts in an image's output folder, and rewrite its manifest.
 
-    With `runners`, the outcomes of other runners stay in the manifest beside the new ones.
+    With `runners` or `runs` (see `prove`), the outcomes of others stay beside the new ones.
     `expected` is the project's description of the image, which no manifest can change.
     Raises `BadInput` if an artifact is missing or differs from the manifest, and
     `MissingPrerequisite` if this machine can run none of the checks.
@@ -59,7 +64,13 @@ def prove_again(
     with opened(folder, run.tools, expected) as image:
         check_runners(image.artifacts, runners)
         proof = prove(
-            run, image.target, image.artifacts, work=image.work, folder=folder, runners=runners
+            run,
+            image.target,
+            image.artifacts,
+            work=image.work,
+            folder=folder,
+            runners=runners,
+            runs=runs,
         )
     if proof.tree:
         keep_contents(folder, folder / FILES["oci"], proof.tree.entries)

@@ -37,7 +37,7 @@ from builder.model.manifest import (
 )
 from builder.system.files import write_atomically
 from builder.verify.finished_images import prove_again, proven_state
-from builder.verify.machine_faults import not_tried
+from builder.verify.preparation import not_tried
 from builder.verify.proof import in_folder, prove
 from builder.verify.shared_images import share_image
 from builder.verify.targets import ProofTarget, digests_of, target_of

@@ -28,7 +28,7 @@ from builder.model.errors import BuildImagesError, MissingPrerequisite, StepFail
 from builder.model.manifest import Manifest
 from builder.verify.checks import failures_of
 from builder.verify.image_job import ImageJob, state_of_image
-from builder.verify.machine_faults import is_disk_full
+from builder.verify.preparation import is_disk_full
 
 _GIB = 1 << 30
 # Estimated seconds of a task that was never measured; emulated builds take longer.

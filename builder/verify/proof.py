@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from builder.build.packing import file_digest
 from builder.build.run import Run, now
@@ -14,6 +15,7 @@ from builder.model import FAILED, PASSED, SKIPPED, Artifact, Outcome
 from builder.model.agreement import formats_not_run
 from builder.model.errors import MissingPrerequisite, StepFailed
 from builder.model.manifest import InImageCheck, ProvenImage, required_runs
+from builder.model.measurement import HostFacts
 from builder.system.host_facts import host_facts, lost_gpus
 from builder.verify.checks import (
     after_a_loss,
@@ -28,7 +30,7 @@ from builder.verify.checks import (
 from builder.verify.container_output import LONGEST
 from builder.verify.evidence import RunEvidence, images_own, write_evidence
 from builder.verify.formats import FormatTree, compared, read_formats
-from builder.verify.machine_faults import machines_fault, not_tried
+from builder.verify.preparation import machines_fault, not_tried
 from builder.verify.runners import DEFAULTS, RUNNERS
 from builder.verify.runners.protocol import Container, Kind
 from builder.verify.targets import (
@@ -40,6 +42,13 @@ from builder.verify.targets import (
 )
 
 Record = TypeVar("Record", bound=ProvenImage)
+
+
+class StartRun(Protocol):
+    """Runs an image's checks; raises `MissingPrerequisite` if this machine cannot."""
+
+    def __call__(self, *, target: ProofTarget) -> RunEvidence:
+        """Return the evidence, without the outcomes that all runs share."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,14 +78,14 @@ def prove(
     work: Path,
     folder: Path,
     runners: Sequence[str] = (),
+    runs: Mapping[str, StartRun] | None = None,
 ) -> Verified[ProvenImage]:
     """Verify an image's artifacts; evidence goes to `folder`/evidence, two files per run.
 
     All artifacts are read and compared. The checks are run by `runners`, or by the usual runner of
-    each format. Raises `MissingPrerequisite`, and writes nothing, if this machine can run none of
-    the checks.
+    each format; or `runs` has the ways to run them, by the names of the runs. Raises
+    `MissingPrerequisite`, and writes nothing, if this machine can run none of the checks.
     """
-    kinds = [RUNNERS[name] for name in runners or [DEFAULTS[name] for name in artifacts]]
     run.progress.step(target.identifier, f"reading the trees of {', '.join(artifacts)}")
     paths = {name: artifact.path for name, artifact in artifacts.items()}
     image = read_formats(paths, arch=target.arch, work=work, tools=run.tools)
@@ -87,24 +96,28 @@ def prove(
     harness = carried_harness(next(iter(trees.values()))) if trees else {}
     equal = dataclasses.replace(equal, data={"harness": harness})
     shared = (equal, *altered_harness(target, trees))
+    runs = runs or {
+        kind.run_name: partial(_run, run, kind=kind, artifact=paths[kind.format], work=work)
+        for kind in (RUNNERS[name] for name in runners or [DEFAULTS[name] for name in artifacts])
+    }
     untried: dict[str, str] = {}
-    runs: dict[str, RunEvidence] = {}
-    for kind in kinds:
+    done: dict[str, RunEvidence] = {}
+    for name, start in runs.items():
         try:
-            evidence = _run(run, target, kind, paths[kind.format], work)
+            evidence = start(target=target)
         except MissingPrerequisite as error:
-            untried[kind.run_name] = str(error.args[0])
+            untried[name] = str(error.args[0])
             continue
-        runs[kind.run_name] = dataclasses.replace(
+        done[name] = dataclasses.replace(
             evidence,
             artifacts=list(proven.values()),
             outcomes=(*shared, *evidence.outcomes),
-            scripts=_scripts(target, trees.get(kind.format)),
+            scripts=_scripts(target, trees.get(evidence.format)),
         )
-    if not runs:
+    if not done:
         raise not_tried(target.identifier, untried)
-    files = tuple(write_evidence(folder, name, evidence) for name, evidence in runs.items())
-    emulated = tuple(sorted(name for name, evidence in runs.items() if evidence.emulator))
+    files = tuple(write_evidence(folder, name, evidence) for name, evidence in done.items())
+    emulated = tuple(sorted(name for name, evidence in done.items() if evidence.emulator))
     record = ProvenImage(
         image=target.identifier,
         artifacts=in_folder(proven),
@@ -114,11 +127,11 @@ def prove(
         emulated_runs=emulated,
         in_image_checks=target.checks,
         tools=run.versions,
-        checks={name: tuple(evidence.outcomes) for name, evidence in runs.items()},
+        checks={name: tuple(evidence.outcomes) for name, evidence in done.items()},
         outcome="",
         evidence=files,
     )
-    return Verified(record=judged(record), runs=tuple(runs), untried=untried, tree=trees.get("oci"))
+    return Verified(record=judged(record), runs=tuple(done), untried=untried, tree=trees.get("oci"))
 
 
 def judged(record: Record) -> Record:
@@ -159,7 +172,7 @@ def _proven(artifact: Artifact, tree: FormatTree | None) -> Artifact:
     return dataclasses.replace(artifact, digest=digest, tree_digest=tree.digest)
 
 
-def _run(run: Run, target: ProofTarget, kind: Kind, artifact: Path, work: Path) -> RunEvidence:
+def _run(run: Run, *, target: ProofTarget, kind: Kind, artifact: Path, work: Path) -> RunEvidence:
     """Run an image's checks with one runner.
 
     Raises `MissingPrerequisite` if this machine cannot.
@@ -171,32 +184,59 @@ def _run(run: Run, target: ProofTarget, kind: Kind, artifact: Path, work: Path) 
     )
     failure = None
     try:
-        with kind.open(container) as runner:
-            outcomes = outcomes_in(target, kind, runner, gpu=not no_gpu)
-        outcomes += withheld(target, kind, container)
+        outcomes = outcomes_of(target, kind, container)
     except StepFailed as error:
         failure, outcomes = error, not_started(target, error)
     if fault := machines_fault(kind, container, target.arch, outcomes, failure):
         raise MissingPrerequisite(fault)
+    version = run.versions.get(kind.program) or run.tools.version(kind.program)
+    return concluded(
+        run,
+        target,
+        outcomes,
+        host_facts(),
+        RunEvidence(
+            identifier=target.identifier,
+            artifacts=(),
+            outcomes=(),
+            format=kind.format,
+            runner=kind.program,
+            runner_version=version,
+            host=run.host,
+            started=started,
+            finished=now(),
+            emulator="",
+            no_gpu=no_gpu,
+            tools=run.versions,
+        ),
+    )
+
+
+def outcomes_of(target: ProofTarget, kind: Kind, container: Container) -> tuple[Outcome, ...]:
+    """Run an image's checks in a container, and the negative control in a second one."""
+    with kind.open(container) as runner:
+        outcomes = outcomes_in(target, kind, runner, gpu=container.gpu)
+    return outcomes + withheld(target, kind, container)
+
+
+def concluded(
+    run: Run,
+    target: ProofTarget,
+    outcomes: tuple[Outcome, ...],
+    after: HostFacts,
+    evidence: RunEvidence,
+) -> RunEvidence:
+    """Return the evidence of a run with its outcomes; `after` is the run's host at its end."""
     outcomes += lacking_mpi(target)
-    if missing_gpus := lost_gpus(run.host, host_facts()):
+    if missing_gpus := lost_gpus(run.host, after):
         outcomes = after_a_loss(outcomes, target, missing_gpus)
-    if no_gpu:
+    if evidence.no_gpu:
         outcomes = noting_no_gpu(outcomes, target)
-    return RunEvidence(
-        identifier=target.identifier,
-        artifacts=(),
+    return dataclasses.replace(
+        evidence,
         outcomes=outcomes,
-        format=kind.format,
-        runner=kind.program,
-        runner_version=run.versions.get(kind.program) or run.tools.version(kind.program),
-        host=run.host,
-        started=started,
-        finished=now(),
         emulator=emulator_of(run, target.arch, seen_arch(outcomes, target.arch)),
         launcher=images_own(outcomes),
-        no_gpu=no_gpu,
-        tools=run.versions,
         indices=target.indices,
     )
 

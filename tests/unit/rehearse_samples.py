@@ -28,12 +28,11 @@ from builder.plan import make_plan
 from builder.system.process import Completed, Processes
 from builder.verify.rehearse.imports import LibraryTrials
 from builder.verify.rehearse.packages import Archives, PackageTrials
-from builder.verify.rehearse.pip_commands import PythonTarget
 from builder.verify.rehearse.python_packages import CondaTrials, PythonTrials
 from builder.verify.rehearse.rehearsal import Rehearsal
 from builder.verify.rehearse.resolution import Resolver, RunPip
 from builder.verify.rehearse.servers import Answer, Index, NotOnServer, SourceTrials, Unavailable
-from builder.verify.rehearse.steps import Step
+from builder.verify.rehearse.steps import PythonTarget, Step
 from builder.verify.rehearse.workspace import SourceWorkspace, write_file
 
 BIONIC = PythonTarget(arch="ppc64le", python="3.6.9", pip="9.0.1", glibc="2.27")

@@ -46,7 +46,7 @@ from builder.verify import (
     formats,
     image_contract,
     launched,
-    machine_faults,
+    preparation,
     targets,
 )
 from builder.verify.cluster import connection, executor, run, task
@@ -104,7 +104,7 @@ def test_what_is_read_and_kept_of_checks_and_how_long_they_are_waited_for() -> N
     assert (container_output.LONGEST, container_output._OUTPUT_LINES) == (500, 40)
     assert (container_output._OUTPUT_LETTERS, container_output._DATA_LETTERS) == (16_000, 64_000)
     assert (checks.SKIP_STATUS, checks._SHOWN_LINES, checks._SIGNALLED) == (77, 12, 128)
-    assert (checks._TIMEOUT_S, targets._TIMEOUT_S, machine_faults._TIMEOUT_S) == (120, 900, 60)
+    assert (checks._TIMEOUT_S, targets._TIMEOUT_S, preparation._TIMEOUT_S) == (120, 900, 60)
     assert (launched._SLACK_S, launched._KILL_AFTER_S) == (15, 5)
     assert (outcomes.GRACE_S, outcomes._TIMED_OUT) == (10, 124)
     assert (rounds._TIMEOUT_S, rounds._LOOK_S, image_contract._LARGEST) == (900, 60, MIB)

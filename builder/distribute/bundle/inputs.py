@@ -25,7 +25,7 @@ from builder.distribute.publish.releases import Ready
 from builder.model.architectures import ARCHITECTURES
 from builder.model.cells import image_tag, stage_tag
 from builder.model.digests import sha256_of_file
-from builder.model.errors import BadInput, MissingPrerequisite
+from builder.model.errors import BadInput, MissingPrerequisite, counted
 from builder.model.manifest import UsedBase
 from builder.model.records import write
 from builder.registry import INDEX, Descriptor, Reference, RegistryFailed, Source, WrongContent
@@ -153,6 +153,51 @@ def input_counts(inputs: Collection[Input]) -> dict[str, int]:
         "packages": files(PACKAGES),
         "project": files(PROJECT),
     }
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WrittenArchive:
+    """An archive: its releases and inputs, its bytes, and its digest, empty in a dry run."""
+
+    path: Path
+    releases: Sequence[str]
+    inputs: Inputs
+    size: int
+    digest: str
+    has_inputs: bool
+
+    def as_json(self) -> dict[str, object]:
+        """Return the content as JSON."""
+        bases, native = self.inputs.of_kind(REGISTRY_BASE), self.inputs.of_kind(NATIVE)
+        return {
+            "archive": str(self.path),
+            "releases": self.releases,
+            "inputs": input_counts(self.inputs.by_name.values()),
+            "registry_bases": [_described(base, "name", "arch") for base in bases],
+            "native_tools": [_described(tools, "name", "digest") for tools in native],
+            "blobs": len(self.inputs.contents.blobs),
+            "bytes": self.size,
+            **({"digest": self.digest} if self.digest else {}),
+        }
+
+    def as_text(self) -> str:
+        """Return the content as lines."""
+        lines, counts = list(self.releases), input_counts(self.inputs.by_name.values())
+        if self.has_inputs:
+            words = {"bases": "base", "sources": "source", "packages": "package"}
+            parts = [counted(counts[key], word) for key, word in words.items()]
+            lines.append(f"  built from {', '.join(parts)}")
+        for base in self.inputs.of_kind(REGISTRY_BASE):
+            lines += [f"  {base.about['name']}  {base.about['arch']}  {base.size / 1e6:.1f} MB"]
+        for tools in self.inputs.of_kind(NATIVE):
+            lines += [f"  native tools {tools.about['name']}  {tools.size / 1e6:.1f} MB"]
+        shown = f"{counted(len(self.inputs.contents.blobs), 'blob')}, {self.size / 1e6:.1f} MB"
+        dry = f"dry run, nothing was written: {shown}"
+        return "\n".join([*lines, f"{self.path}  {shown}  {self.digest}" if self.digest else dry])
+
+
+def _described(entry: Input, *keys: str) -> dict[str, object]:
+    return {**{key: entry.about[key] for key in keys}, "bytes": entry.size}
 
 
 @dataclass(kw_only=True, slots=True)

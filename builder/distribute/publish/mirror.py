@@ -10,9 +10,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from builder.distribute.publish.blobs import BlobTransfer
 from builder.distribute.publish.proof import check_listed, overwritten, proof_lock, read_or_none
-from builder.distribute.publish.publisher import ReleaseSender
+from builder.distribute.publish.publisher import BlobTransfer, ReleaseSender
 from builder.model.architectures import architecture
 from builder.model.errors import Refused
 from builder.model.exact_json import part

@@ -54,9 +54,8 @@ from builder.verify.cluster.orders import (
     WorkerFacts,
     own_program,
 )
-from builder.verify.machine_faults import is_disk_full
 from builder.verify.main_job import run_job
-from builder.verify.preparation import ExaminedMachine, examined, prepare
+from builder.verify.preparation import ExaminedMachine, examined, is_disk_full, prepare
 from builder.verify.shared_images import find_packed, put_image, take_entry
 
 _PROGRESS = re.compile(r"\[ *[\d.]+ s\] ")  # begins a line of progress

@@ -14,10 +14,9 @@ from builder.facts.software import PUBLISHERS_INDEXES
 from builder.model.errors import counted
 from builder.model.exact_json import part
 from builder.model.versions import version_order
-from builder.verify.rehearse.pip_commands import PipInstall, PythonTarget, pip_installs
 from builder.verify.rehearse.resolution import Resolved, Resolver, Unresolvable
 from builder.verify.rehearse.servers import Ask, Unavailable
-from builder.verify.rehearse.steps import Step, arguments_of
+from builder.verify.rehearse.steps import PipInstall, PythonTarget, Step, arguments_of, pip_installs
 from builder.verify.rehearse.trials import CONDA, PYTHON, Trial, failed, not_tried, passed
 
 _PIN = "use a version with a wheel, or pin its build requirements and add --no-build-isolation"

@@ -37,11 +37,10 @@ from builder.verify.rehearse.imports import (
     modules_of_source,
 )
 from builder.verify.rehearse.packages import UBUNTU_SUITES, Archives, PackageTrials, installed_by
-from builder.verify.rehearse.pip_commands import PipInstall, pip_installs, target_of
 from builder.verify.rehearse.python_packages import CondaTrials, PythonTrials
 from builder.verify.rehearse.resolution import Resolver, pip_of_this_machine
 from builder.verify.rehearse.servers import Index, Servers, SourceTrials, Unavailable, read_url
-from builder.verify.rehearse.steps import Step, steps_of
+from builder.verify.rehearse.steps import PipInstall, Step, pip_installs, steps_of, target_of
 from builder.verify.rehearse.trials import (
     FLAGS,
     TOOLKIT,

@@ -26,8 +26,8 @@ from packaging.utils import canonicalize_name, parse_wheel_filename
 
 from builder.model.exact_json import part
 from builder.system.process import Completed, Processes
-from builder.verify.rehearse.pip_commands import PythonTarget
 from builder.verify.rehearse.servers import LOOPBACK, Index, Unavailable, served
+from builder.verify.rehearse.steps import PythonTarget
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -1,13 +1,20 @@
-"""The commands of a spec, each with its working directory and its variables."""
+"""The commands of a spec, each with its working directory and its variables; and those of pip."""
 
 from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.tags import Tag, compatible_tags, cpython_tags
+from packaging.utils import canonicalize_name
+from packaging.version import Version
 
 from builder.compile.lint.reading import DOCKERFILE, SHELL, Reading, SpecCommand, words_of
+from builder.model import PlannedImage
+from builder.model.versions import version_order
 
 _ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
 _HOME = "/"
@@ -130,3 +137,196 @@ def arguments_of(words: Sequence[str], with_value: Collection[str] = ()) -> Argu
         else:
             others.append(word)
     return Arguments(values=values, flags=flags, words=others)
+
+
+# ---- Commands that install Python packages ----
+
+_PIP = re.compile(r"pip(3(\.\d+)?)?")
+_PYTHON = re.compile(r"python(3(\.\d+)?)?")
+_ARCHIVES = (".whl", ".zip", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")  # files, as pip sees them
+_MINICONDA = re.compile(r"Miniconda3-py(3)(\d+)_")
+_INDEX, _EXTRA_INDEX = ("--index-url", "-i"), "--extra-index-url"
+_REQUIREMENTS, _EDITABLE = ("--requirement", "-r"), ("--editable", "-e")
+# Options of `pip install` that take a value.
+_WITH_VALUE = (
+    *(*_INDEX, _EXTRA_INDEX, *_REQUIREMENTS, *_EDITABLE),
+    *("--constraint", "-c", "--target", "-t", "--find-links", "-f"),
+    *("--config-settings", "--global-option", "--build-option", "--install-option", "--prefix"),
+    *("--root", "--src", "--progress-bar", "--cache-dir", "--cert", "--proxy", "--log"),
+    *("--timeout", "--retries", "--trusted-host", "--report", "--no-binary", "--only-binary"),
+)
+
+
+# pip accepts manylinux_X_Y wheels since 20.3: https://pip.pypa.io/en/stable/news/
+_PERENNIAL = (20, 3)
+# Legacy names, their glibc (PEP 513, 571 and 599), and the first pip that accepts them.
+_LEGACY = (("manylinux2014", 17, (19, 3)), ("manylinux2010", 12, (19, 0)), ("manylinux1", 5, ()))
+# No older wheels are made for ppc64le and aarch64: https://github.com/pypa/manylinux
+_FIRST_GLIBC = {"x86_64": 5}
+_FIRST_GLIBC_ELSEWHERE = 17
+_FLAG_M_UNTIL = (3, 7)  # the ABI's name is cp37m, but cp38 for the next version
+# The last pip for each Python: https://pip.pypa.io/en/stable/news/
+_LAST_PIP = {(3, 6): "21.3.1", (3, 7): "24.0", (3, 8): "25.0.1"}
+_NEWEST_PIP = "25.1"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PythonTarget:
+    """One Python on one distribution, by the versions of Python, pip and glibc."""
+
+    arch: str
+    python: str
+    pip: str
+    glibc: str
+
+    @property
+    def short(self) -> str:
+        """The target as messages name it: `Python 3.6, glibc 2.27, ppc64le`."""
+        major, minor = self.series
+        return f"Python {major}.{minor}, glibc {self.glibc}, {self.arch}"
+
+    @property
+    def series(self) -> tuple[int, int]:
+        version = Version(self.python)
+        return version.major, version.minor
+
+    @property
+    def abi(self) -> str:
+        major, minor = self.series
+        return f"cp{major}{minor}{'m' if self.series <= _FLAG_M_UNTIL else ''}"
+
+    @property
+    def platforms(self) -> tuple[str, ...]:
+        """The platforms whose wheels its pip accepts, the newest first."""
+        pip, first = version_order(self.pip), _FIRST_GLIBC.get(self.arch, _FIRST_GLIBC_ELSEWHERE)
+        last = Version(self.glibc).minor
+        perennial = range(last, first - 1, -1) if pip >= _PERENNIAL else ()
+        names = [
+            *(f"manylinux_2_{minor}" for minor in perennial),
+            *(name for name, glibc, since in _LEGACY if first <= glibc <= last and pip >= since),
+            "linux",
+        ]
+        return tuple(f"{name}_{self.arch}" for name in names)
+
+    @property
+    def tags(self) -> frozenset[Tag]:
+        return frozenset(
+            [
+                *cpython_tags(self.series, [self.abi], self.platforms),
+                *compatible_tags(self.series, self.abi.removesuffix("m"), self.platforms),
+            ]
+        )
+
+    def upgraded(self) -> PythonTarget:
+        """Return the target with the newest pip that its Python runs."""
+        return replace(self, pip=_LAST_PIP.get(self.series, _NEWEST_PIP))
+
+
+def target_of(image: PlannedImage) -> PythonTarget | None:
+    """Return an image's own Python of the distribution; None if the tables of facts lack it."""
+    system = image.system
+    if system is None or not system.python:
+        return None
+    return PythonTarget(
+        arch=image.cell.arch, python=system.python, pip=system.pip, glibc=system.glibc
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PipInstall:
+    """One `pip install`. `requirements` come from an index, `others` are folders, files and URLs.
+
+    `environment` is the folder of the virtual environment, empty for the distribution's Python;
+    `installed` are the packages that commands before it pinned there, by canonical name.
+    """
+
+    step: Step
+    target: PythonTarget
+    environment: str
+    requirements: tuple[str, ...]
+    others: tuple[str, ...]
+    index: str
+    extra_indexes: tuple[str, ...]
+    is_isolated: bool
+    with_dependencies: bool
+    installed: Mapping[str, str]
+    upgrades: bool
+
+    @property
+    def subject(self) -> str:
+        return " ".join(["pip install", *self.requirements, *self.others])
+
+
+def pip_installs(steps: Iterable[Step], system: PythonTarget) -> Iterator[PipInstall]:
+    """Yield every `pip install` of a spec, in order. `system` is the distribution's Python."""
+    targets: dict[str, PythonTarget] = {"": system}
+    pins: dict[str, dict[str, str]] = {}
+    for step in steps:
+        targets.update(_new_environments(step, system))
+        words = _install_words(step)
+        if words is None:
+            continue
+        folder = posixpath.dirname(step.argv[0])
+        environment = posixpath.dirname(folder) if folder != "/usr/bin" else ""
+        target = targets.get(environment, system)
+        installed = pins.setdefault(environment, {})
+        command = _parsed(step, words, target, environment, dict(installed))
+        yield command
+        if command.upgrades and command.requirements == ("pip",):
+            targets[environment] = target.upgraded()
+        for requirement in map(Requirement, command.requirements):
+            for specifier in requirement.specifier:
+                if specifier.operator == "==":
+                    installed[canonicalize_name(requirement.name)] = specifier.version
+
+
+def _new_environments(step: Step, system: PythonTarget) -> Iterator[tuple[str, PythonTarget]]:
+    """Yield the environment that Miniconda's installer makes in a step; venv's have `system`."""
+    if "-p" in step.argv and (match := _MINICONDA.search(" ".join(step.argv))):
+        prefix = step.argv[step.argv.index("-p") + 1]
+        python = replace(system, python=f"{match[1]}.{match[2]}.0").upgraded()
+        yield posixpath.normpath(prefix), python
+
+
+def _install_words(step: Step) -> tuple[str, ...] | None:
+    words = step.argv
+    if _PYTHON.fullmatch(step.program) and words[1:3] == ("-m", "pip"):
+        words = words[2:]
+    elif not _PIP.fullmatch(step.program):
+        return None
+    return words[words.index("install") + 1 :] if "install" in words[1:] else None
+
+
+def _parsed(
+    step: Step,
+    words: tuple[str, ...],
+    target: PythonTarget,
+    environment: str,
+    installed: dict[str, str],
+) -> PipInstall:
+    arguments = arguments_of(words, _WITH_VALUE)
+    requirements = tuple(filter(_is_index_requirement, arguments.words))
+    return PipInstall(
+        step=step,
+        target=target,
+        environment=environment,
+        requirements=requirements,
+        others=(
+            *(word for word in arguments.words if word not in requirements),
+            *(f"-e {path}" for path in arguments.all(*_EDITABLE)),
+            *(f"-r {path}" for path in arguments.all(*_REQUIREMENTS)),
+        ),
+        index=arguments.last(*_INDEX),
+        extra_indexes=tuple(arguments.all(_EXTRA_INDEX)),
+        is_isolated="--no-build-isolation" not in arguments.flags,
+        with_dependencies="--no-deps" not in arguments.flags,
+        installed=installed,
+        upgrades=not {"--upgrade", "-U"}.isdisjoint(arguments.flags),
+    )
+
+
+def _is_index_requirement(word: str) -> bool:
+    try:
+        return not Requirement(word).url and not word.endswith(_ARCHIVES)
+    except InvalidRequirement:
+        return False

@@ -9,13 +9,14 @@ import dataclasses
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from builder.artifacts.manifests import read_manifest
 from builder.model import PlannedImage
-from builder.model.records import read, write
+from builder.model.errors import counted
+from builder.model.records import plain, read, write
 from builder.system.files import write_texts
 from builder.system.home import Home
 
@@ -146,3 +147,48 @@ def seen_of(out: Path, home: Home, image: PlannedImage) -> str:
     emulated = ", emulated" if manifest.emulated else ""
     without = ", without a GPU" if image.cuda and manifest.proven_on_gpu is not True else ""
     return f"built and proven here{emulated}{without}"
+
+
+# ---- As text and JSON ----
+
+_INDENT = " " * 4
+
+
+def as_json(cells: Sequence[CellTrials]) -> dict[str, object]:
+    """Return the rehearsal as JSON for programs."""
+    return {
+        "schema": "build-images/rehearsal/v1",
+        "cells": [
+            {
+                "image": cell.image,
+                "content_key": cell.content_key,
+                "asked": cell.asked,
+                "trials": plain(cell.trials),
+            }
+            for cell in cells
+        ],
+    }
+
+
+def as_text(cells: Sequence[CellTrials], *, with_passed: bool) -> Iterator[str]:
+    """Yield the failed and untried checks of each cell and, on request, the passed ones."""
+    for cell in cells:
+        yield f"{cell.image}: {_counts(cell.trials)}"
+        for outcome in OUTCOMES if with_passed else OUTCOMES[:2]:
+            for trial in cell.of(outcome):
+                yield from _lines(trial)
+    failed = sum(cell.has_failed for cell in cells)
+    yield f"{counted(len(cells), 'cell')} rehearsed, {failed} with failures"
+
+
+def _lines(trial: Trial) -> Iterator[str]:
+    place = f" (Dockerfile:{trial.line})" if trial.line else ""
+    yield f"{_INDENT}{trial.outcome}: {trial.kind}: {trial.subject}{place}"
+    yield f"{_INDENT * 2}{trial.text}"
+    if trial.hint:
+        yield f"{_INDENT * 2}hint: {trial.hint}"
+
+
+def _counts(trials: Sequence[Trial]) -> str:
+    outcomes = [trial.outcome for trial in trials]
+    return ", ".join(f"{outcomes.count(name)} {name}" for name in ("passed", *OUTCOMES[:2]))

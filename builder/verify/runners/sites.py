@@ -35,16 +35,23 @@ from builder.verify.runners.protocol import (
 )
 
 # The caller's settings of Apptainer mount other files (_BIND), or set variables in the image.
-_SETTINGS = re.compile(r"(APPTAINER|SINGULARITY)(ENV)?_\w+")
+SETTINGS = re.compile(r"(APPTAINER|SINGULARITY)(ENV)?_\w+")
 # The launcher's folder for temporary files has a path that does not exist for ranks.
 _NOT_OF_RANKS = {"TMPDIR"}
 
 
 @contextlib.contextmanager
 def apptainer_runner(container: Container) -> Iterator[Runner]:
-    """Run `apptainer exec` on the SIF. Only --home sets HOME; --no-home keeps the folder out."""
-    line = [
-        container.tools.program("apptainer"),
+    """Run `apptainer exec` on the SIF."""
+    argv = apptainer_argv(container.tools.program("apptainer"), container)
+    with scratch(container) as folder:
+        yield _runner(container, argv, apptainer_environment(folder), folder)
+
+
+def apptainer_argv(program: str, container: Container) -> list[str]:
+    """Return the argv before a command. Only --home sets HOME; --no-home keeps the folder out."""
+    return [
+        program,
         "--silent",
         "exec",
         *([] if container.around else ["--cleanenv"]),
@@ -56,8 +63,6 @@ def apptainer_runner(container: Container) -> Iterator[Runner]:
         *(f"--bind={path}:{at}:ro" for at, path in container.mounts.items()),
         str(container.artifact),
     ]
-    with scratch(container) as folder:
-        yield _runner(container, line, apptainer_environment(folder), folder)
 
 
 @contextlib.contextmanager
@@ -67,19 +72,7 @@ def charliecloud_runner(container: Container) -> Iterator[Runner]:
     capture, user = tools.processes.capture, tools.ordinary_user
     cdi = container.gpu and has_cdi(tools)
     with unpacked(container, user=user) as image:
-        line = [
-            tools.program("ch-run"),
-            # The launcher's library path must not reach the container.
-            "--unset-env=LD_LIBRARY_PATH" if around else "--unset-env=*",
-            "--set-env",
-            f"--set-env=HOME={HOME_IN_CONTAINER}",
-            f"--cd={container.directory}",
-            *([f"--cdi={CDI_GPUS}"] if cdi else []),
-            *container.bind_options("bind"),
-            *(f"--bind={path}:{at}" for at, path in container.mounts.items()),
-            str(image),
-            "--",
-        ]
+        line = ch_run_argv(tools.program("ch-run"), container, str(image), cdi=cdi)
         own = {"USER": _user(tools)}
         if user and not around:  # who may have no rights in root's $TMPDIR
             own["TMPDIR"] = "/tmp"  # noqa: S108 - ch-run's default
@@ -95,6 +88,23 @@ def charliecloud_runner(container: Container) -> Iterator[Runner]:
         for path in _mount_points(image, {*container.mounts, *container.binds} - {DATA_AT}):
             capture(["mkdir", "-p", str(path)], user=user)
         yield runner
+
+
+def ch_run_argv(program: str, container: Container, image: str, *, cdi: bool) -> list[str]:
+    """Return the argv before a command, for an unpacked image; GPUs are passed with `cdi`."""
+    return [
+        program,
+        # The launcher's library path must not reach the container.
+        "--unset-env=LD_LIBRARY_PATH" if container.around else "--unset-env=*",
+        "--set-env",
+        f"--set-env=HOME={HOME_IN_CONTAINER}",
+        f"--cd={container.directory}",
+        *([f"--cdi={CDI_GPUS}"] if cdi else []),
+        *container.bind_options("bind"),
+        *(f"--bind={path}:{at}" for at, path in container.mounts.items()),
+        image,
+        "--",
+    ]
 
 
 @contextlib.contextmanager
@@ -157,7 +167,7 @@ def _runner(
     """
     tools, around = container.tools, container.around
     prefix, env = tuple(line), own
-    settings = sorted(name for name in os.environ if _SETTINGS.fullmatch(name) and name not in own)
+    settings = sorted(name for name in os.environ if SETTINGS.fullmatch(name) and name not in own)
     if settings and not around:
         prefix = ("env", *(f"--unset={name}" for name in settings), *line)
     if around:

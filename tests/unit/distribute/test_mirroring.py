@@ -13,9 +13,9 @@ import pytest
 from fake_registry import Fake
 from test_publishing import registry_in_memory  # noqa: F401 - fixture
 
-from builder.distribute.publish.blobs import BlobTransfer
 from builder.distribute.publish.mirror import ReleaseMirror, found_release
 from builder.distribute.publish.proof import proof_lock
+from builder.distribute.publish.publisher import BlobTransfer
 from builder.model.errors import Refused
 from builder.model.predicates import SLSA, TEST_RESULT
 from builder.registry import (

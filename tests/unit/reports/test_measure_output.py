@@ -322,7 +322,7 @@ def test_measuring_by_the_command_line(
         return result, manifest_record(measured_manifest())
 
     monkeypatch.setattr(verify, "measure", measure)
-    monkeypatch.setattr(verify, "versions_of", lambda *_: {})
+    monkeypatch.setattr("builder.verify.preparation.versions_of", lambda *_: {})
     monkeypatch.setenv("BUILD_IMAGES_HOME", str(tmp_path / "home"))
     render(tmp_path, manifest(cell()))
     folder = tmp_path / "out" / cell().identifier

@@ -95,7 +95,7 @@ def test_what_the_command_says(
     found = proven_now(record(MANIFEST), checks, outcome=state, proven_on_gpu=False)
     done = Verified(record=found, runs=("oci",), untried=untried)
     monkeypatch.setenv("BUILD_IMAGES_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(verify, "versions_of", lambda *_: {})
+    monkeypatch.setattr("builder.verify.preparation.versions_of", lambda *_: {})
     monkeypatch.setattr(verify, "prove_again", lambda *_, **__: done)
     (tmp_path / "manifest.json").write_text(json.dumps(document(MANIFEST)))
     assert main(["verify", str(tmp_path)]) == code

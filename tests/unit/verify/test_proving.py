@@ -42,7 +42,7 @@ from builder.model.records import write as as_json
 from builder.system.home import Home
 from builder.system.process import Completed, Processes
 from builder.system.terminal import Progress
-from builder.verify import machine_faults
+from builder.verify import preparation
 from builder.verify.finished_images import opened, prove_again
 from builder.verify.proof import Verified, prove
 from builder.verify.runners import RUNNERS
@@ -179,8 +179,8 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
     monkeypatch.setattr(Tools, "which", lambda _tools, name: name)
     monkeypatch.setattr(Tools, "version", lambda _tools, name: f"{name} of this machine")
     monkeypatch.setattr(Tools, "ordinary_user", None)
-    monkeypatch.setattr(machine_faults, "_lacking", lambda *_: "")
-    monkeypatch.setattr(machine_faults, "runs_nothing", lambda *_: "")
+    monkeypatch.setattr(preparation, "_lacking", lambda *_: "")
+    monkeypatch.setattr(preparation, "runs_nothing", lambda *_: "")
     return made
 
 
@@ -260,7 +260,7 @@ def test_what_the_machine_lacks_says_nothing_of_the_image(
 ) -> None:
     machine.results["apptainer"] = MissingPrerequisite("apptainer: no such program", hint="get it")
     machine.results["charliecloud"] = StepFailed("ch-run: exit status 1", tail=["ch-run: no"])
-    monkeypatch.setattr(machine_faults, "_lacking", lambda kind, *_: f"{kind.name}: too old")
+    monkeypatch.setattr(preparation, "_lacking", lambda kind, *_: f"{kind.name}: too old")
     proof = machine.prove()
     assert [*proof.runs] == ["oci"]
     assert proof.untried == {

@@ -26,7 +26,6 @@ from samples import ROOT, block, compare_with_golden, image, recipe, shipped_pro
 
 from builder.build.listings import decisions, explanation, explanation_json
 from builder.cli import main, rehearse
-from builder.cli.rehearse import as_json, as_text
 from builder.compile import spec
 from builder.compile.lint.reading import read
 from builder.model import LockedSource, Plan, Selection, Spec
@@ -61,6 +60,8 @@ from builder.verify.rehearse.trials import (
     PASSED,
     CellTrials,
     Trial,
+    as_json,
+    as_text,
     failed,
     in_order,
     not_tried,

@@ -25,7 +25,6 @@ from samples import a_file, a_link, tar_bytes
 
 from builder.system.process import Completed, Processes
 from builder.verify.rehearse import python_packages
-from builder.verify.rehearse.pip_commands import PythonTarget, pip_installs, target_of
 from builder.verify.rehearse.python_packages import PythonTrials
 from builder.verify.rehearse.resolution import (
     Resolver,
@@ -36,7 +35,7 @@ from builder.verify.rehearse.resolution import (
     stand_in_of,
 )
 from builder.verify.rehearse.servers import Answer, Index, Unavailable, served
-from builder.verify.rehearse.steps import Step
+from builder.verify.rehearse.steps import PythonTarget, Step, pip_installs, target_of
 from builder.verify.rehearse.trials import FAILED, NOT_TRIED, PASSED, Trial, not_tried
 
 VENV = step("python3 -m venv /opt/v")

@@ -23,12 +23,12 @@ from builder.model.errors import StepFailed
 from builder.model.manifest import required_runs
 from builder.system.home import Home
 from builder.system.process import Completed, Processes
-from builder.verify import machine_faults
-from builder.verify.machine_faults import machines_fault, not_tried, runs_nothing
+from builder.verify import preparation
+from builder.verify.preparation import machines_fault, not_tried, runs_nothing
 from builder.verify.proof import Verified
 from builder.verify.runners.protocol import Container, Kind
 
-LACKING = machine_faults._lacking
+LACKING = preparation._lacking
 INSUFFICIENT = "potentially insufficient UIDs or GIDs available in user namespace"
 
 
@@ -67,7 +67,7 @@ def outcomes(*found: str) -> list[Outcome]:
 def nothing_that_doctor_misses(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Things that doctor misses: none, unless a test adds one."""
     lacking: list[str] = []
-    monkeypatch.setattr(machine_faults, "_lacking", lambda *_: "; ".join(lacking))
+    monkeypatch.setattr(preparation, "_lacking", lambda *_: "; ".join(lacking))
     return lacking
 
 
@@ -108,9 +108,9 @@ def test_what_doctor_misses_is_named(container: Container, monkeypatch: pytest.M
         assert diagnosis == container.tools.processes
         return [SimpleNamespace(title=title, text=text) for title, text in items]
 
-    monkeypatch.setattr(machine_faults, "_lacking", LACKING)
+    monkeypatch.setattr(preparation, "_lacking", LACKING)
     monkeypatch.setattr("builder.host.doctor.examine", lambda processes, **_: processes)
-    monkeypatch.setattr(machine_faults, "lacking_for", lacking_for)
+    monkeypatch.setattr(preparation, "lacking_for", lacking_for)
     found = machines_fault(kind(Ends(0)), container, "ppc64le", outcomes(FAILED))
     assert found == "user namespaces: none; apptainer: missing; ppc64le: missing"
 
@@ -160,10 +160,10 @@ def test_the_control_is_an_artifact_of_the_format(
     machine, program, script = platform.machine(), tmp_path / "program", tmp_path / "script"
     program.write_bytes(b"\x7fELF")
     script.write_text("#!/bin/sh\n")
-    assert [str(path) for path in machine_faults._STATIC] == [  # the first is Ubuntu's
+    assert [str(path) for path in preparation._STATIC] == [  # the first is Ubuntu's
         *("/sbin/ldconfig.real", "/sbin/ldconfig"),
     ]
-    monkeypatch.setattr(machine_faults, "_STATIC", (script, program))
+    monkeypatch.setattr(preparation, "_STATIC", (script, program))
     mask = os.umask(0o077)
     try:
         given = dataclasses.replace(container, directory="/srv", gpu=True, data=tmp_path)
@@ -174,9 +174,9 @@ def test_the_control_is_an_artifact_of_the_format(
     names = {"oci": "image.oci", "sif": "sandbox", "charliecloud": "image.tar.gz"}
     assert seen == [(names[form], True)]
     assert {path.name for path in container.work.iterdir()} == {"program", "script"}
-    monkeypatch.setattr(machine_faults, "_STATIC", (script,))
+    monkeypatch.setattr(preparation, "_STATIC", (script,))
     assert runs_nothing(kind(Ends(1)), container) == ""  # nobody can tell
-    monkeypatch.setattr(machine_faults, "_STATIC", (program,))
+    monkeypatch.setattr(preparation, "_STATIC", (program,))
     monkeypatch.setattr("platform.machine", lambda: "unheard-of")
     assert runs_nothing(kind(Ends(1)), container) == ""
 

@@ -1,0 +1,203 @@
+"""Kits run by a user of the node without this program, and judged as the checks of this machine."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import random
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from harness import (
+    ARCHITECTURES,
+    TOOLS,
+    Ended,
+    build_images,
+    manifest_of,
+    need,
+    passed,
+    processes,
+    run_program,
+    small_disk,
+    wait_for,
+)
+from small_images import Check, Maker, sound
+
+pytestmark = pytest.mark.engines
+
+HANGS = "trap '' TERM; (setsid sleep 71411 &); echo rank 3 sends; sleep 71412"
+CHECKS = (
+    Check(name="hangs", text=HANGS, timeout_s=3),
+    Check(name="prints-3-mb", text="echo FAILED; head -c 3000000 /dev/zero | tr '\\0' x; echo"),
+    Check(name="is-killed", text="echo rank 2 sends; kill -SEGV $$"),
+    Check(name="needs-a-gpu", text="echo no GPU here; exit 77", needs=("gpu",)),
+    Check(name="comes-last", text="echo 'data: {\"n\": 1}'; echo all is well"),
+)
+USER = ("setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups")
+NETLESS = ("unshare", "--net", *USER)  # only root makes a network namespace
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Node:
+    """A folder on the node, in which a kit was unpacked."""
+
+    folder: Path
+
+    def run(self, *words: object) -> Ended:
+        """Run the kit as a user without a home, without variables and without a network."""
+        argv = ("env", "-i", f"PATH={TOOLS}", "HOME=/nonexistent", "/usr/bin/python3")
+        options = ("--scratch", self.folder)
+        return run_program(
+            *NETLESS, *argv, self.folder / "kit/run", *words, *options, cwd=Path("/")
+        )
+
+    @property
+    def leftovers(self) -> set[str]:
+        return {path.name for path in self.folder.iterdir()} - {"kit"}
+
+
+@pytest.fixture(scope="module")
+def image(small_images: Maker) -> Path:
+    """An image whose checks do what checks must not do, verified here."""
+    need("setpriv", "unshare", "tar")
+    small = dataclasses.replace(
+        sound("x86_64", 1, random.Random(1)), identifier="for-nodes", checks=CHECKS
+    )
+    folder = small_images.make(small)
+    words = ("--runner", "apptainer", "--runner", "charliecloud")
+    assert build_images("verify", folder, *words).status == 1
+    return folder
+
+
+@pytest.fixture(scope="module")
+def node(image: Path) -> Iterator[Node]:
+    folder = Path(tempfile.mkdtemp(prefix="build-images-node-", dir="/var/tmp"))
+    folder.chmod(0o777)
+    done = passed(build_images("kit", image, "--output", folder / "kit.tar"))
+    assert "sif, charliecloud  7 steps" in done.stdout
+    passed(run_program("tar", "-xf", folder / "kit.tar", "-C", folder))
+    (folder / "kit.tar").unlink()
+    yield Node(folder=folder)
+    shutil.rmtree(folder)
+
+
+def outcomes(image: Path, run: str) -> dict[str, tuple[str, str, list[str]]]:
+    """The outcomes and reasons of a run, and the `sleep`s that it waited for in vain.
+
+    That of comparing the formats is left out: it is this machine's in any case.
+    """
+    found = {one["check"]: one for one in manifest_of(image)["checks"][run]}
+    del found["formats-equal"]
+    return {
+        check: (
+            one["outcome"],
+            one["reason"].partition("; it was waiting for: ")[0],
+            sorted(re.findall(r"sleep \d+", one["reason"])),
+        )
+        for check, one in found.items()
+    }
+
+
+def facts_of_run(image: Path, run: str) -> dict[str, Any]:
+    statement = json.loads((image / f"evidence/{run}.json").read_text())
+    facts: dict[str, Any] = statement["predicate"]["configuration"][0]["annotations"]
+    return facts
+
+
+@pytest.mark.parametrize(
+    ("engine", "usual", "runner"),
+    [
+        ("apptainer", "sif", "apptainer"),
+        ("ch-run", "charliecloud", "ch-run"),
+        ("userns", "charliecloud", "user namespaces"),
+    ],
+)
+def test_a_node_finds_what_this_machine_finds(
+    engine: str, usual: str, runner: str, image: Path, node: Node
+) -> None:
+    before = manifest_of(image)
+    evidence = node.folder / "evidence.json"
+    done = node.run("--engine", engine, "--output", evidence)
+    assert (done.status, node.leftovers) == (1, {evidence.name}), done.stderr
+    assert re.search(r"(?m)^comes-last +status 0, [\d.]+ s: all is well$", done.stdout)
+    assert not processes("^sleep 7141")
+    imported = build_images("verify", image, "--import", evidence)
+    evidence.unlink()
+    assert imported.status == 1, imported.stderr
+    [run] = manifest_of(image)["checks"].keys() - before["checks"].keys()
+    assert re.fullmatch(f"{usual}-kit-{engine}-[a-z0-9-]+", run)
+    assert outcomes(image, run) == outcomes(image, usual)
+    assert outcomes(image, run)["hangs"][2] == ["sleep 71411", "sleep 71412"]
+    facts = facts_of_run(image, run)
+    assert facts["runner"]["name"] == runner
+    assert facts["host"] == facts_of_run(image, usual)["host"]
+    assert facts["kit"]["kit"] in {path.stem for path in (image / "kits").iterdir()}
+    assert manifest_of(image)["checks"][usual] == before["checks"][usual]
+
+
+def test_what_is_wrong_on_a_node_is_one_error(node: Node) -> None:
+    """Nothing is written: no evidence, no folder, no partial file."""
+    kit, evidence = node.folder / "kit", node.folder / "evidence.json"
+    closed = node.run("--output", "/evidence.json")
+    assert (closed.status, closed.stderr.count("\n")) == (4, 1)
+    assert "Permission denied" in closed.stderr
+    with small_disk(node.folder / "full") as disk:
+        disk.chmod(0o777)
+        full = run_program(
+            *(*NETLESS, "/usr/bin/python3", kit / "run", "--engine", "userns"),
+            *("--output", evidence, "--scratch", disk),
+        )
+    assert (full.status, "No space left on device; name other" in full.stderr) == (4, True)
+    (node.folder / "full").rmdir()
+    tarball = kit / "image.tar.gz"
+    content = tarball.read_bytes()
+    tarball.write_bytes(content + b"more")
+    changed = node.run("--engine", "userns", "--output", evidence)
+    tarball.write_bytes(content)
+    assert (changed.status, "image.tar.gz: its digest is sha256:" in changed.stderr) == (2, True)
+    assert not node.leftovers
+
+
+def test_an_interrupted_kit_leaves_nothing(node: Node) -> None:
+    words = (
+        "/usr/bin/python3",
+        node.folder / "kit/run",
+        "--engine",
+        "userns",
+        "--output",
+        "e.json",
+    )
+    interrupter = 'cd "$0" && "$@" --scratch "$0" & sleep 2; kill -TERM $!; wait $!'
+    done = run_program(*NETLESS, "sh", "-c", interrupter, node.folder, *words)
+    assert (done.status, "interrupted" in done.stderr) == (130, True), done.stderr
+    wait_for(lambda: not processes("^sleep 7141"))
+    assert not node.leftovers
+
+
+@pytest.mark.long(reason="it compresses an image's files for seconds")
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+def test_a_kit_without_the_image_runs_its_mpi(arch: str, hpc_base: dict[str, Path]) -> None:
+    """In some MB; what ran under emulation is judged as such."""
+    image = hpc_base[arch]
+    before = manifest_of(image)
+    with tempfile.TemporaryDirectory(prefix="build-images-node-", dir="/var/tmp") as name:
+        folder = Path(name)
+        folder.chmod(0o777)
+        passed(build_images("kit", image, "--checks-only", "--output", folder / "kit.tar"))
+        assert (folder / "kit.tar").stat().st_size < 60 << 20
+        passed(run_program("tar", "-xf", folder / "kit.tar", "-C", folder))
+        for engine in ("apptainer", "ch-run", "userns"):
+            evidence = folder / "evidence.json"
+            words = ("/usr/bin/python3", folder / "kit/run", "--scratch", folder)
+            env = ("env", "-i", f"PATH={TOOLS}")
+            options = ("--engine", engine, "--output", evidence)
+            passed(run_program(*USER, *env, *words, *options, cwd=Path("/")))
+            done = passed(build_images("verify", image, "--import", evidence))
+            assert re.search(rf"charliecloud-kit-{engine}-\S+ mpi +passed +5 ranks", done.stdout)
+            assert "this proves the node, and nothing was recorded" in done.stderr
+    assert manifest_of(image) == before

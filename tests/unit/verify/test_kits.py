@@ -1,0 +1,727 @@
+"""Kits: what is in them, what their program does, and which of their evidence is taken."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import dataclasses
+import datetime as dt
+import hashlib
+import io
+import json
+import tarfile
+from collections.abc import Callable, Mapping
+from importlib.machinery import SourceFileLoader
+from importlib.util import module_from_spec, spec_from_loader
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jsonschema import Draft7Validator
+from manifest_samples import document
+from test_check_outcomes import done
+from test_proving import (
+    HELLO,
+    HOST,
+    MANIFEST,
+    RIGHT,
+    SCRIPT,
+    TARGET,
+    Machine,
+    machine,  # noqa: F401 - a fixture
+    manifest_part,
+)
+
+from builder.build.packing import file_digest
+from builder.model.errors import BadInput, BuildImagesError, Refused
+from builder.model.manifest import InImageCheck
+from builder.model.records import write as as_json
+from builder.system.process import Completed
+from builder.trust.policy.predicates import evidence_of as evidence_of_policy
+from builder.verify import kits
+from builder.verify.evidence import evidence_schema
+from builder.verify.kit_evidence import import_evidence
+from builder.verify.kits import Kit, steps_of, write_kit
+
+PROGRAM = Path(kits.__file__).with_name("kit") / "run"
+Change = Callable[[dict[str, Any]], object]
+GPU_CHECKS = tuple(
+    InImageCheck(name=name, script=f"/checks/{name}", needs=("gpu",), timeout_s=9)
+    for name in ("gpu-found", "gpu-control")
+)
+
+
+def now(hours: int = 0) -> str:
+    time = dt.datetime.now(tz=dt.timezone.utc) + dt.timedelta(hours=hours)
+    return time.isoformat(timespec="seconds")
+
+
+@pytest.fixture(name="kit")
+def kit_of_the_image(machine: Machine) -> Kit:  # noqa: F811
+    """A kit of an image that was verified with the usual runners."""
+    return made_kit(machine)
+
+
+def made_kit(machine: Machine, *formats: str, **more: Any) -> Kit:  # noqa: F811
+    artifacts = manifest_part(machine.prove())["artifacts"]
+    text = json.dumps(document({**MANIFEST, "artifacts": artifacts, **more}))
+    (machine.folder / "manifest.json").write_text(text)
+    return write_kit(machine.run, machine.folder, machine.folder / "kit.tar", formats)
+
+
+def steps_as_run(
+    kit: Kit, results: Mapping[str, Completed] = RIGHT, second: Mapping[str, Completed] = {}
+) -> list[dict[str, Any]]:
+    """The commands of a kit, as the node ran them; `cat` sees the variables that `env` saw.
+
+    `second` are the ends in a container without GPUs; none was started if it is empty.
+    """
+    variables = results["sh"].stdout.partition("\n")[2]
+    ends = {False: {"cat": done(variables), **results}, True: second}
+    return [
+        {
+            "argv": [*step.argv],
+            "without_gpu": step.without_gpu,
+            "status": end.returncode,
+            "timed_out": False,
+            "waiting": [],
+            "seconds": 0.2,
+            "stdout": end.stdout,
+            "stderr": end.stderr,
+        }
+        for step in kit.steps
+        if second or not step.without_gpu
+        for end in [ends[step.without_gpu][step.argv[0]]]
+    ]
+
+
+def evidence_of(kit: Kit, **more: Any) -> dict[str, Any]:
+    return {
+        "schema": "build-images/kit-evidence/v1",
+        "kit": kit.id,
+        "image": kit.image,
+        "format": "sif",
+        "artifact": next(iter(kit.artifacts.values())).digest,
+        "proves": "the image",
+        "engine": {"name": "apptainer", "version": "1.4.5"},
+        "no_gpu": "",
+        "started": now(),
+        "finished": now(),
+        "host": as_json(HOST),
+        "gpus_after": [],
+        "node": {"name": "Node17.site", "fabric": ["mlx5_0/1: InfiniBand"], "mpi": "", **NO_SMI},
+        **({} if "steps" in more else {"steps": steps_as_run(kit)}),
+        **more,
+    }
+
+
+NO_SMI = {"nvidia_smi": list[str]()}
+
+
+def sealed(evidence: Mapping[str, Any]) -> str:
+    text = json.dumps(evidence, sort_keys=True)
+    return json.dumps({**evidence, "sha256": hashlib.sha256(text.encode()).hexdigest()})
+
+
+def taken(machine: Machine, text: str) -> Any:  # noqa: F811
+    file = machine.folder / "evidence.json"
+    file.write_text(text)
+    return import_evidence(machine.run, machine.folder, file)
+
+
+def test_a_kit_has_the_image_the_program_and_the_commands_of_verify(
+    machine: Machine,  # noqa: F811
+    kit: Kit,
+) -> None:
+    with tarfile.open(machine.folder / "kit.tar") as archive:
+        contents = {name: archive.extractfile(name) for name in archive.getnames()}
+        read = {name: file.read() for name, file in contents.items() if file}
+        assert archive.getmember("kit/run").mode == 0o755
+    assert [*read] == ["kit/run", "kit/kit.json", "kit/image.sif", "kit/image.tar.gz"]
+    assert read["kit/run"] == PROGRAM.read_bytes()
+    assert read["kit/image.sif"] == (machine.folder / "image.sif").read_bytes()
+    assert json.loads(read["kit/kit.json"]) == as_json(kit)
+    assert [(step.check, step.argv[0], step.timeout_s) for step in kit.steps] == [
+        ("environment", "sh", 120),
+        ("environment", "cat", 120),
+        ("hello", SCRIPT, 60),
+    ]
+    assert kit.environment == {**TARGET_ENVIRONMENT, "HOME": "/tmp"}
+    with pytest.raises(BadInput, match="not a file"):
+        write_kit(machine.run, machine.folder, machine.folder / "work")
+
+
+def test_a_kit_that_cannot_be_written_leaves_nothing(
+    machine: Machine,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    artifacts = manifest_part(machine.prove())["artifacts"]
+    with pytest.raises(BadInput, match="has no sif, which a kit runs"):
+        made_kit(machine, "sif", artifacts={"oci": artifacts["oci"]})
+    with pytest.raises(BadInput, match="has no sif and no charliecloud, which a kit runs"):
+        made_kit(machine, artifacts={"oci": artifacts["oci"]})
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(tarfile.TarFile, "addfile", full)
+    with pytest.raises(OSError, match="No space left"):
+        made_kit(machine)
+    assert not [*machine.folder.glob("*kit*"), *machine.folder.glob(".kit*")]
+
+
+TARGET_ENVIRONMENT = {"PATH": "/bin", "MODE": "fast"}
+
+
+def test_the_negative_control_has_a_container_of_its_own(machine: Machine) -> None:  # noqa: F811
+    target = dataclasses.replace(TARGET, checks=(HELLO, *GPU_CHECKS))
+    steps = steps_of(target, machine.run.tools)
+    assert [(step.check, step.needs_gpu, step.without_gpu) for step in steps[2:]] == [
+        ("hello", False, False),
+        ("gpu-found", True, False),
+        ("gpu-control", True, False),
+        ("gpu-found", True, True),
+        ("gpu-withheld", False, True),
+    ]
+
+
+def test_evidence_is_judged_as_a_run_of_this_machine(machine: Machine, kit: Kit) -> None:  # noqa: F811
+    results = {**RIGHT, SCRIPT: done("a\nb\n", 3, "no such file\n")}
+    machine.results["apptainer"] = results
+    here = machine.prove("apptainer").record.checks["sif"]
+    steps = steps_as_run(kit, results)
+    verified = taken(machine, sealed(evidence_of(kit, steps=steps)))
+    assert verified.has_failed
+    outcomes = verified.record.checks["sif-kit-apptainer-node17-site"]
+    assert [(one.check, one.outcome, one.reason) for one in outcomes[1:]] == [
+        (one.check, one.outcome, one.reason) for one in here[1:]
+    ]
+    statement = json.loads(
+        (machine.folder / "evidence/sif-kit-apptainer-node17-site.json").read_text()
+    )
+    run = statement["predicate"]["configuration"][0]["annotations"]
+    assert run["host"] == as_json(HOST)
+    assert (run["kit"]["node"], run["kit"]["kit"]) == ("Node17.site", kit.id)
+    assert run["tools"] == {"apptainer": "1.4.5"}
+    Draft7Validator(evidence_schema()).validate(statement)
+    assert evidence_of_policy(statement).runner == "apptainer", "`pull` reads it as any other"
+
+
+def test_a_later_run_of_a_node_replaces_its_record_and_a_worse_one_is_told(
+    machine: Machine,  # noqa: F811
+    kit: Kit,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told: list[str] = []
+    monkeypatch.setattr(type(machine.run.progress), "say", lambda _, text: told.append(text))
+    assert taken(machine, sealed(evidence_of(kit))).record.outcome == "built"
+    worse = steps_as_run(kit, {**RIGHT, SCRIPT: done("no\n", 1)})
+    later = evidence_of(kit, steps=worse, started=now(1), finished=now(1))
+    record = taken(machine, sealed(later)).record
+    assert told == [
+        "sif-kit-apptainer-node17-site: hello was passed in the run that this one replaces"
+    ]
+    assert [*record.checks] == ["sif-kit-apptainer-node17-site"]
+    with pytest.raises(Refused, match=r"older than the recorded run of Node17\.site"):
+        taken(machine, sealed(evidence_of(kit)))
+
+
+@pytest.mark.parametrize(
+    ("engine", "outcome"), [("ch-run", "passed"), ("userns", "failed")]
+)  # fmt: skip
+def test_only_an_engines_own_variables_are_allowed(
+    engine: str,
+    outcome: str,
+    machine: Machine,  # noqa: F811
+    kit: Kit,
+) -> None:
+    sh = done(f"{RIGHT['sh'].stdout}CH_RUNNING=x\0")
+    evidence = evidence_of(
+        kit,
+        format="charliecloud",
+        artifact=kit.artifacts["charliecloud"].digest,
+        engine={"name": engine, "version": "1"},
+        steps=steps_as_run(kit, {**RIGHT, "sh": sh}),
+    )
+    checks = taken(machine, sealed(evidence)).record.checks
+    [environment] = [
+        one
+        for one in checks[f"charliecloud-kit-{engine}-node17-site"]
+        if one.check == "environment"
+    ]
+    assert environment.outcome == outcome
+
+
+@pytest.mark.parametrize(
+    ("after", "found", "withheld", "outcomes"),
+    [
+        (["V100"], done("a V100\n"), done("error 100\n"), ["passed", "passed", "passed"]),
+        (["V100"], done("no GPU\n", 77), done("error 100\n"), ["skipped", "passed", "passed"]),
+        ([], done("no GPU\n", 77), done("error 100\n"), ["failed", "passed", "passed"]),
+        (["V100"], done("a V100\n"), done("it computed\n", 1), ["passed", "passed", "failed"]),
+    ],
+)
+def test_gpus_of_the_node_are_judged(
+    after: list[str],
+    found: Completed,
+    withheld: Completed,
+    outcomes: list[str],
+    machine: Machine,  # noqa: F811
+) -> None:
+    """With made-up output: the negative control is from a second container, without GPUs."""
+    checks = [as_json(HELLO), *map(as_json, GPU_CHECKS)]
+    kit = made_kit(machine, in_image_checks=checks)
+    script = "/opt/build-images/checks/gpu-{}".format
+    control = done("error 100, as it has to\n")
+    results = {**RIGHT, script("found"): found, script("control"): control}
+    steps = steps_as_run(kit, results, {script("found"): done("none\n", 1), "sh": withheld})
+    host = {**as_json(HOST), "driver": "550.1", "gpus": ["V100"]}
+    evidence = evidence_of(kit, steps=steps, host=host, gpus_after=after)
+    record = taken(machine, sealed(evidence)).record
+    by_check = {one.check: one.outcome for one in record.checks["sif-kit-apptainer-node17-site"]}
+    names = ("gpu-found", "gpu-control", "gpu-withheld")
+    assert [by_check[name] for name in names] == outcomes
+
+
+def changed(**more: Any) -> Change:
+    return lambda evidence: evidence.update(more)
+
+
+def in_step(number: int, **more: Any) -> Change:
+    return lambda evidence: evidence["steps"][number].update(more)
+
+
+NOTHING_PASSED = {"status": 1, "stdout": "", "stderr": "FATAL: no user namespaces"}
+OTHER = f"sha256:{'0' * 64}"
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "reason"),
+    [
+        (changed(kit="0" * 32), Refused, "no kit of this image has the name '0000"),
+        (changed(kit="../manifest"), Refused, "no kit of this image has the name '../man"),
+        (changed(image="another"), Refused, "it is about another, and this image is tools-1"),
+        (changed(artifact=OTHER), Refused, "it ran sha256:0000"),
+        (changed(format="oci"), Refused, "the kit has no oci for the engine apptainer"),
+        (changed(format="charliecloud"), Refused, "the kit has no charliecloud for the engine ap"),
+        (changed(engine={"name": "runc", "version": "1"}), Refused, "for the engine runc"),
+        (changed(finished=now(48)), Refused, "impossible times"),
+        (changed(started=now(-48)), Refused, "impossible times"),
+        (changed(started=now(1)), Refused, "impossible times"),
+        (changed(started="yesterday"), BadInput, "Invalid isoformat"),
+        (changed(schema="x"), BadInput, "schema: expected build-images/kit-evidence/v1"),
+        (changed(gpus_after=[1]), BadInput, r"gpus_after[0]: expected a text, not 1"),
+        (changed(host={**as_json(HOST), "cores": 0}), BadInput, "about the machine is missing"),
+        (changed(host={**as_json(HOST), "cpu": "a\nb"}), BadInput, "is not one line"),
+        (changed(steps=[]), Refused, "its steps are not those of the kit; missing: environment"),
+        (lambda evidence: evidence["steps"].reverse(), Refused, "missing: none"),
+        (lambda evidence: evidence["steps"].pop(), Refused, "not those of the kit; missing: hello"),
+        (in_step(2, argv=["/checks/other"]), Refused, "no check that runs /checks/other"),
+        (in_step(2, seconds=900), Refused, "its steps took longer than the run"),
+        (in_step(2, timed_out=True), Refused, "hello took 0.2 s, and its limit is 60 s"),
+        (in_step(2, status=999), BadInput, "the status or the time of a step is impossible"),
+        (in_step(2, stdout="x" * (1 << 21)), BadInput, "the output of a step is too long"),
+        (
+            lambda evidence: [step.update(NOTHING_PASSED) for step in evidence["steps"]],
+            Refused,
+            "no check passed, so the fault may be the node's",
+        ),
+    ],
+)
+def test_what_is_not_evidence_of_this_image_is_refused(
+    change: Change,
+    error: type[BuildImagesError],
+    reason: str,
+    machine: Machine,  # noqa: F811
+    kit: Kit,
+) -> None:
+    evidence = evidence_of(kit)
+    change(evidence)
+    before = (machine.folder / "manifest.json").read_bytes()
+    with pytest.raises(error) as refused:
+        taken(machine, sealed(evidence))
+    assert reason in str(refused.value)
+    assert (machine.folder / "manifest.json").read_bytes() == before
+    assert not [*machine.folder.glob("evidence/*kit*")]
+
+
+@pytest.mark.parametrize(
+    ("text", "error", "reason"),
+    [
+        ("", BadInput, "Expecting value"),
+        ("[]", BadInput, "expected an object"),
+        ('{"kit": "a", "kit": "b"}', BadInput, "duplicate key"),
+        ("{}", BadInput, "schema: missing"),
+    ],
+)
+def test_what_is_no_evidence_is_said(
+    text: str,
+    error: type[BuildImagesError],
+    reason: str,
+    machine: Machine,  # noqa: F811
+    kit: Kit,
+) -> None:
+    del kit
+    with pytest.raises(error, match=reason):
+        taken(machine, text)
+
+
+def test_evidence_that_was_edited_is_refused(machine: Machine, kit: Kit) -> None:  # noqa: F811
+    text = sealed(evidence_of(kit)).replace("Node17", "Node18")
+    with pytest.raises(Refused, match="it was changed after the kit wrote it"):
+        taken(machine, text)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"content_key": "another"}, "the image was built or packed again"),
+        ({"artifacts": {"oci": {"digest": OTHER}}}, "the image was built or packed again"),
+        ({"in_image_checks": []}, "the checks of the image changed after the kit was made"),
+    ],
+)
+def test_a_kit_of_an_earlier_image_is_refused(
+    change: Mapping[str, Any],
+    reason: str,
+    machine: Machine,  # noqa: F811
+    kit: Kit,
+) -> None:
+    file = machine.folder / "kits" / f"{kit.id}.json"
+    text = sealed(evidence_of(kit))
+    kept = json.loads(file.read_text())
+    if "content_key" in change:
+        kept["content_key"] = "another"
+    elif "artifacts" in change:
+        kept["oci"] = OTHER
+    else:
+        del kept["steps"][2]
+    file.write_text(json.dumps(kept))
+    with pytest.raises(Refused, match=reason):
+        taken(machine, text)
+
+
+# ---- The checks without the image ----
+
+PROGRAM_IN_ELF = b"\x7fELF libmpi.so.40\0prterun\0libamdhip64.so.5\0"
+MPI_CHECK = {"name": "mpi", "script": "/opt/build-images/checks/20-mpi", "timeout_s": 9}
+SMALL_TREE = {
+    "opt/build-images/checks/20-mpi": b"#!/bin/sh\nsh $SRC/quiet.sh mpirun -n 5 $OUT/mpi 5\n",
+    "opt/build-images/checks/30-python": b"#!/bin/sh\npython3 $SRC/check.py\n",
+    "opt/build-images/src/quiet.sh": b"exec mktemp\n",
+    "opt/build-images/src/check.py": b"import this\n",
+    "opt/build-images/bin/mpi": PROGRAM_IN_ELF,
+    "usr/bin/mpirun.openmpi": PROGRAM_IN_ELF,
+    "usr/bin/prterun": b"\x7fELF",
+    "usr/bin/mktemp": b"\x7fELF",
+    "usr/bin/python3": b"\x7fELF",
+    "usr/lib/libmpi.so.40.1": b"\x7fELF",
+    "usr/lib/libamdhip64.so.5": b"\x7fELF",
+    "usr/lib/openmpi/mca_btl_sm.so": b"\x7fELF",
+    "usr/share/doc/openmpi/README": b"",
+    "usr/share/large": b"x" * 1000,
+}
+LINKS = {"usr/bin/mpirun": "mpirun.openmpi", "usr/lib/libmpi.so.40": "libmpi.so.40.1"}
+
+
+def small_kit(machine: Machine, *checks: Mapping[str, Any], needs: str = "mpi") -> Kit:  # noqa: F811
+    """A kit without the image, of a tarball with these files; its manifest is the image's own."""
+    artifacts = manifest_part(machine.prove())["artifacts"]
+    tarball = machine.folder / "image.tar.gz"
+    with tarfile.open(tarball, "w:gz") as archive:
+        for path, content in SMALL_TREE.items():
+            member = tarfile.TarInfo(f"./{path}")
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+        for path, target in LINKS.items():
+            link = tarfile.TarInfo(f"./{path}")
+            link.type, link.linkname = tarfile.SYMTYPE, target
+            archive.addfile(link)
+    artifacts["charliecloud"]["digest"] = file_digest(tarball)
+    named = [{"needs": [needs], **check} for check in checks]
+    manifest = {**MANIFEST, "artifacts": artifacts, "in_image_checks": named}
+    (machine.folder / "manifest.json").write_text(json.dumps(document(manifest)))
+    return write_kit(machine.run, machine.folder, machine.folder / "kit.tar", checks_only=True)
+
+
+def test_a_kit_without_the_image_has_what_its_checks_need(
+    machine: Machine,  # noqa: F811
+) -> None:
+    python = {**MPI_CHECK, "name": "python", "script": "/opt/build-images/checks/30-python"}
+    other = {**MPI_CHECK, "name": "other", "needs": []}
+    kit = small_kit(machine, MPI_CHECK, python, other)
+    assert [step.check for step in kit.steps] == ["environment", "environment", "mpi"]
+    assert {name: engine.format for name, engine in kit.engines.items()} == dict.fromkeys(
+        ["apptainer", "ch-run", "userns"], "charliecloud"
+    )
+    with tarfile.open(machine.folder / "kit.tar") as archive:
+        content = archive.extractfile("kit/checks.tar.gz")
+        assert content is not None
+        with tarfile.open(fileobj=content) as reduced:
+            names = {name.removeprefix("./") for name in reduced.getnames()}
+    left_out = {"30-python", "check.py", "python3", "libamdhip64.so.5", "README", "large"}
+    expected = {path for path in SMALL_TREE if path.rpartition("/")[2] not in left_out}
+    assert names == expected | LINKS.keys()
+
+
+@pytest.mark.parametrize("needs", ["cuda", "gpu"])
+def test_an_image_without_such_checks_has_no_kit_without_it(
+    needs: str,
+    machine: Machine,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Either it has none, or their files are too many."""
+    monkeypatch.setattr(kits, "_MOST_BYTES", 10)
+    with pytest.raises(BadInput, match="has no check of MPI or GPUs for a kit without it"):
+        small_kit(machine, MPI_CHECK, needs=needs)
+
+
+def test_evidence_of_a_kit_without_the_image_is_judged_and_not_recorded(
+    machine: Machine,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told: list[str] = []
+    monkeypatch.setattr(type(machine.run.progress), "say", lambda _, text: told.append(text))
+    other = {**MPI_CHECK, "name": "other"}
+    kit = small_kit(machine, other, {**MPI_CHECK, "name": "more", "needs": []}, needs="gpu")
+    ends = {**RIGHT, "/opt/build-images/checks/20-mpi": done("all is well\n")}
+    evidence = evidence_of(
+        kit,
+        format="charliecloud",
+        artifact=kit.artifacts["charliecloud"].digest,
+        proves="the node",
+        steps=steps_as_run(kit, ends),
+    )
+    before = (machine.folder / "manifest.json").read_bytes()
+    verified = taken(machine, sealed(evidence))
+    record = verified.record
+    assert (record.outcome, verified.has_failed) == ("passed", False)
+    assert record.image == "Node17.site, by the checks of tools-1-x86_64"
+    assert [one.check for one in record.checks["charliecloud-kit-apptainer-node17-site"]] == [
+        "environment",
+        "other",
+    ]
+    assert told == ["the kit has no image: this proves the node, and nothing was recorded"]
+    assert (machine.folder / "manifest.json").read_bytes() == before
+    with pytest.raises(Refused, match="it says that it proves the image"):
+        taken(machine, sealed({**evidence, "proves": "the image"}))
+
+
+# ---- The program on the node ----
+
+
+def program() -> Any:
+    """The program of kits, as a module; Python writes nothing beside it."""
+    loader = SourceFileLoader("run_of_a_kit", str(PROGRAM))
+    spec = spec_from_loader(loader.name, loader)
+    assert spec is not None
+    module = module_from_spec(spec)
+    exec(compile(PROGRAM.read_bytes(), PROGRAM, "exec"), module.__dict__)
+    return module
+
+
+def test_the_program_is_for_old_pythons_and_imports_the_standard_library_alone() -> None:
+    """What Python 3.6 cannot parse would hide the message that it is too old."""
+    tree = ast.parse(PROGRAM.read_text(), feature_version=(3, 6))
+    imported = [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
+    names = {alias.name for node in imported for alias in node.names}
+    assert names == {
+        *("argparse", "contextlib", "ctypes", "datetime", "errno", "hashlib", "json", "os"),
+        *("platform", "re", "shutil", "signal", "subprocess", "sys", "tarfile", "tempfile"),
+        *("threading", "time"),
+    }
+
+
+@dataclasses.dataclass
+class FakeNode:
+    """A node whose engines start commands that end so; `run` is the kit's program on it."""
+
+    folder: Path
+    module: Any
+    present: set[str]
+    ends: dict[str, dict[str, Any]]
+    commands: list[list[str]]
+
+    def run(self, *words: str) -> int:
+        status: int = self.module.main([*words, "--scratch", str(self.folder)])
+        return status
+
+
+END = {"status": 0, "timed_out": False, "waiting": [], "seconds": 0.1, "stdout": "", "stderr": ""}
+
+
+@pytest.fixture(name="node")
+def fake_node(
+    machine: Machine,  # noqa: F811
+    kit: Kit,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> FakeNode:
+    del kit
+    folder = tmp_path / "node"
+    folder.mkdir()
+    with tarfile.open(machine.folder / "kit.tar") as archive:
+        archive.extractall(folder)
+    node = FakeNode(
+        folder=folder, module=program(), present={"apptainer", "ch-run"}, ends={}, commands=[]
+    )
+
+    def run_command(argv: list[str], *_: object) -> dict[str, Any]:
+        node.commands.append(argv)
+        return {**END, **node.ends.get(argv[0], {})}
+
+    replaced = {
+        "HERE": str(folder / "kit"),
+        "run_command": run_command,
+        "output_of": lambda argv: f"{argv[0]} version 1.2.3\nmore",
+        "end_all": lambda *_: None,
+    }
+    for name, value in replaced.items():
+        monkeypatch.setattr(node.module, name, value)
+    monkeypatch.setattr(node.module.shutil, "which", lambda name: name in node.present)
+    monkeypatch.setattr(node.module.os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(node.module.signal, "signal", lambda *_: None)
+    monkeypatch.setattr(node.module.ctypes, "CDLL", lambda *_: contextlib.nullcontext)
+    monkeypatch.setattr(contextlib.nullcontext, "prctl", lambda *_: 0, raising=False)
+    monkeypatch.chdir(folder)
+    return node
+
+
+@pytest.mark.parametrize(
+    ("present", "broken", "engine"),
+    [
+        ({"apptainer", "ch-run"}, (), "apptainer"),
+        ({"ch-run"}, (), "ch-run"),
+        (set[str](), (), "userns"),
+        ({"apptainer", "ch-run"}, ("apptainer",), "ch-run"),
+    ],
+)
+def test_the_first_engine_that_starts_the_image_runs_it(
+    present: set[str],
+    broken: tuple[str, ...],
+    engine: str,
+    node: FakeNode,
+    machine: Machine,  # noqa: F811
+) -> None:
+    node.present, node.ends = present, {name: {"status": 255} for name in broken}
+    assert node.run("--output", "e.json") == 0
+    evidence = json.loads((node.folder / "e.json").read_text())
+    assert evidence["engine"]["name"] == engine
+    assert [command[-1] for command in node.commands[-3:]] == ["/srv", "/proc/self/environ", SCRIPT]
+    assert sorted(path.name for path in node.folder.iterdir()) == ["e.json", "kit"]
+    with pytest.raises(Refused, match="no check passed"):  # they printed nothing
+        taken(machine, (node.folder / "e.json").read_text())
+
+
+@pytest.mark.parametrize(
+    ("uid", "ends", "engine", "status"),
+    [(0, {}, "userns", 0), (1000, {"apptainer": {"timed_out": True}}, "apptainer", 1)],
+)
+def test_root_enters_namespaces_alone_and_a_timeout_is_a_failure(
+    uid: int,
+    ends: dict[str, Any],
+    engine: str,
+    status: int,
+    node: FakeNode,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    node.ends = ends
+    monkeypatch.setattr(node.module.os, "geteuid", lambda: uid)
+    assert node.run("--output", "e.json") == status
+    assert json.loads((node.folder / "e.json").read_text())["engine"]["name"] == engine
+
+
+@pytest.mark.parametrize(
+    ("words", "spoil", "status", "text"),
+    [
+        (["--engine", "ch-run"], "absent", 4, "no engine here starts the image: ch-run: ch-run is"),
+        ([], "broken", 4, "apptainer: no user namespaces; ch-run: ch-run is missing; userns: "),
+        ([], "foreign", 4, "apptainer: the image is for x86_64, and this machine is ppc64le: no"),
+        ([], "altered", 2, "image.sif: its digest is sha256:"),
+        ([], "no image", 2, "image.sif: No such file or directory"),
+        ([], "no kit", 2, "kit.json: not the description of a kit"),
+        (["--output", "none/e.json"], "", 4, "No such file or directory"),
+    ],
+)
+def test_what_is_wrong_on_the_node_is_one_line(
+    words: list[str],
+    spoil: str,
+    status: int,
+    text: str,
+    node: FakeNode,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sif = node.folder / "kit/image.sif"
+    if spoil in {"broken", "foreign", "absent"}:
+        node.present = {"apptainer"}
+        end = {"status": 1, "stderr": "no user namespaces\n"}
+        node.ends = dict.fromkeys(["apptainer", node.module.sys.executable], end)
+    if spoil == "foreign":
+        facts = {**node.module.host_facts(), "arch": "ppc64le"}
+        monkeypatch.setattr(node.module, "host_facts", lambda: facts)
+    elif spoil == "altered":
+        sif.write_bytes(sif.read_bytes() + b"more")
+    elif spoil == "no image":
+        sif.unlink()
+    elif spoil == "no kit":
+        (node.folder / "kit/kit.json").write_text("[")
+    assert node.run(*words) == status
+    lines = capsys.readouterr().err.splitlines()
+    assert text in lines[-1]
+    assert [line for line in lines if "error" in line] == lines[-1:]
+    assert [path.name for path in node.folder.iterdir()] == ["kit"]
+
+
+@pytest.mark.parametrize(
+    ("cdi", "helpers", "reason", "option"),
+    [
+        ("apptainer", (), "", "--nv"),
+        ("--cdi", (), "no specification of nvidia.com/gpu in JSON", ""),
+        ("", (), "ch-fromhost is missing on this machine", ""),
+        ("", ("ch-fromhost", "nvidia-container-cli"), "", "--nvidia"),
+    ],
+)
+def test_how_gpus_are_passed_to_the_image(
+    cdi: str,
+    helpers: tuple[str, ...],
+    reason: str,
+    option: str,
+    node: FakeNode,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Made-up GPUs: no kit has run on a real one yet."""
+    file = node.folder / "kit/kit.json"
+    about = json.loads(file.read_text())
+    gpu = {"check": "gpu-found", "argv": ["/gpu"], "timeout_s": 9, "needs_gpu": True}
+    second = {**gpu, "check": "gpu-withheld", "needs_gpu": False, "without_gpu": True}
+    about["steps"] += [{**gpu, "without_gpu": False}, second]
+    file.write_text(json.dumps(about))
+    facts = {**node.module.host_facts(), "driver": "550.1", "gpus": ["V100"]}
+    monkeypatch.setattr(node.module, "host_facts", lambda: facts)
+    monkeypatch.setattr(node.module, "output_of", lambda argv: f"{argv[0]} 1.2 {cdi}")
+    node.present = {"apptainer"} if cdi == "apptainer" else {"ch-run", *helpers}
+    assert node.run("--output", "e.json") == 0
+    evidence = json.loads((node.folder / "e.json").read_text())
+    assert evidence["no_gpu"] == reason
+    expected = [False] if reason else [False, True]
+    assert [step["without_gpu"] for step in evidence["steps"]][3:] == expected
+    passing = [command for command in node.commands if option and option in command]
+    assert bool(passing) is bool(option)
+    assert not any("--nv" in command for command in node.commands if "exit 0" in command)
+    withheld = [command for command in node.commands if command[-1] == "/gpu"][1:]
+    assert not any(option and option in command for command in withheld)
+
+
+def test_output_is_bounded_and_keeps_its_ends_and_denials() -> None:
+    module = program()
+    reader, writer = module.os.pipe()
+    with open(reader, "rb") as stream, open(writer, "wb") as pipe:  # noqa: PTH123 - descriptors
+        kept = module.Reader(stream)
+        pipe.write(b"begins\n" + b"x" * 300_000 + b"\nrank 3 FAILED here\n" + b"y" * 900_000)
+        pipe.write(b"\nends")
+        pipe.close()
+        text = kept.text()
+    assert text.startswith("begins\nxx")
+    assert text.endswith("yy\nends")
+    assert "\nrank 3 FAILED here\n" in text
+    assert len(text) < 300_000
