@@ -157,13 +157,15 @@ def _of_node(
     ) as image:
         checks = tuple(check for check in image.target.checks if check.name in named)
         target = dataclasses.replace(image.target, checks=checks, mpi=NONE)
-    outcomes = tuple(_replayed(run, kit, evidence, file, target=target).outcomes)
+    done = _replayed(run, kit, evidence, file, target=target)
+    outcomes = tuple(done.outcomes)
     run.progress.say("the kit has no image: this proves the node, and nothing was recorded")
     name = evidence.run_name
     record = ProvenImage(
         image=f"{evidence.node.name}, by the checks of {kit.image}",
         outcome="passed" if passed(outcomes) else FAILED,
         artifacts={},
+        emulated=bool(done.emulator),
         checks={name: outcomes},
         in_image_checks=checks,
     )
