@@ -94,6 +94,9 @@ class ImageGoal:
     native_tools: bool = True
 
 
+BUILD_AGAIN = "to build: all of it again"
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ImageState:
     """The state of an image: `work` to do is build, verify or none; `text` describes it."""

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
-from builder.artifacts.manifests import ImageGoal, state_of
+from builder.artifacts.manifests import BUILD_AGAIN, ImageGoal, state_of
 from builder.build.records import StageState, stage_states
 from builder.compile.spec import COMPILER, block_faults, compile_spec, limit_reason
 from builder.load.project import load_project
@@ -94,7 +94,7 @@ def image_states(
 ) -> list[str]:
     """Return what the main job would do with each image; without `expected`, build it all again."""
     if expected is None:
-        return ["to build: all of it again"] * len(images)
+        return [BUILD_AGAIN] * len(images)
     return [state_of(out, image, expected).text for image in images]
 
 

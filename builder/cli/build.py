@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from builder.artifacts.manifests import epoch_of, judged_manifests
+from builder.artifacts.manifests import ImageState, epoch_of, judged_manifests
 from builder.artifacts.repack import shared_layers
 from builder.build import listings
 from builder.build.at_work import at_work
@@ -41,6 +41,7 @@ from builder.system.files import write_texts
 from builder.system.terminal import Progress, progress_for
 from builder.verify.checks import notes_on
 from builder.verify.evidence import host_of_checks
+from builder.verify.image_job import state_of_image
 from builder.verify.main_job import run_job
 from builder.verify.preparation import prepare
 from builder.verify.shared_images import take_images
@@ -102,10 +103,11 @@ def run(options: BuildOptions) -> int:
     specs = compiled(options.project, plan)
     settings = _settings(options)
     _check_on(options, settings)
-    states = image_states(options.out, plan.images, settings if settings.cache else None)
     if options.dry_run:
-        _show(options, plan, states)
+        _show(options, plan, settings)
         return 0
+    known = {spec.image.identifier: state_of_image(settings, spec) for spec in specs}
+    states = [state.text for state in known.values()]
     todo = [spec for spec, state in zip(specs, states, strict=True) if state.startswith("to ")]
     foreign = {spec.image.cell.arch for spec in todo} - {platform.machine()}
     check_number(options.selection, len(todo), () if options.on else sorted(foreign))
@@ -119,15 +121,16 @@ def run(options: BuildOptions) -> int:
     specs = [spec for spec in specs if spec not in lost.specs]
     todo = [spec for spec in todo if spec not in lost.specs]
     plan = dataclasses.replace(plan, images=tuple(spec.image for spec in specs))
-    code = _build(options, progress, plan, specs, todo, lost.reasons())
+    code = _build(options, progress, plan, specs, todo, lost.reasons(), known)
     if lost.specs:
         raise lost.error(_shown(options.out))
     return code
 
 
-def _show(options: BuildOptions, plan: Plan, states: Sequence[str]) -> None:
+def _show(options: BuildOptions, plan: Plan, settings: BuildSettings) -> None:
     """Print what would be done, by image and stage."""
-    stages = states_of_stages(plan.images, _settings(options))
+    states = image_states(options.out, plan.images, settings if settings.cache else None)
+    stages = states_of_stages(plan.images, settings)
     if options.json:
         options.stream(listings.plan_json(plan, states, stages))
     else:
@@ -141,6 +144,7 @@ def _build(
     specs: Sequence[Spec],
     todo: Sequence[Spec],
     lacking: Mapping[str, str],
+    states: Mapping[str, ImageState],
 ) -> int:
     """Build and verify the images that are not done yet, and print the results."""
     with contextlib.ExitStack() as held:
@@ -164,7 +168,7 @@ def _build(
             sources = fetched(options.project, todo, progress, offline=options.offline)
             run = dataclasses.replace(run, sources=sources)
         start = time.monotonic()
-        results = run_job(run, specs, jobs=options.jobs, elsewhere=elsewhere)
+        results = run_job(run, specs, jobs=options.jobs, elsewhere=elsewhere, states=states)
         took_s = round(time.monotonic() - start, 1)
         out = run.settings.out
         evidence = [

@@ -14,12 +14,12 @@ from pathlib import Path
 from builder import __version__
 from builder.artifacts import oci
 from builder.artifacts.compare import keep_contents, keep_previous
-from builder.artifacts.manifests import ImageState, write_manifest
+from builder.artifacts.manifests import BUILD_AGAIN, ImageState, write_manifest
 from builder.artifacts.repack import PlainLayout
 from builder.build.engines.protocol import tag
 from builder.build.inputs import files_of, program_digest
 from builder.build.packing import ImagePacker
-from builder.build.run import Run, Timer, now
+from builder.build.run import BuildSettings, Run, Timer, now
 from builder.build.stages import RunStages
 from builder.build.workspace import ImageLog, ImageWorkspace, remove, workspace, write_spec
 from builder.compile.spec import COMPILER, base_archive
@@ -121,8 +121,8 @@ class ImageJob:
                 stopped=lambda: run.tools.processes.stopping,
             )
         )
-        state = state_of_image(run, self._spec) if run.settings.cache else None
-        if state and state.manifest and state.work == "none":  # another builder made it meanwhile
+        state = state_of_image(run.settings, self._spec)
+        if state.manifest and state.work == "none":  # another builder made it meanwhile
             self.manifest, self.was_made = state.manifest, False
             return
         self._log.begin()
@@ -280,6 +280,8 @@ class ImageJob:
         )
 
 
-def state_of_image(run: Run, spec: Spec) -> ImageState:
-    """Return the remaining work for an image."""
-    return proven_state(run.settings.out, spec.image, run.settings, digests_of(spec.files))
+def state_of_image(settings: BuildSettings, spec: Spec) -> ImageState:
+    """Return the remaining work for an image, after all bytes of its folder were read."""
+    if not settings.cache:
+        return ImageState(work="build", text=BUILD_AGAIN)
+    return proven_state(settings.out, spec.image, settings, digests_of(spec.files))

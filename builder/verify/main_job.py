@@ -72,11 +72,19 @@ class Results:
 
 
 def run_job(
-    run: Run, specs: Sequence[Spec], *, jobs: int, elsewhere: RemoteExecutor | None = None
+    run: Run,
+    specs: Sequence[Spec],
+    *,
+    jobs: int,
+    elsewhere: RemoteExecutor | None = None,
+    states: Mapping[str, ImageState] | None = None,
 ) -> Results:
-    """Build and verify every image that is not finished, on this machine or on workers."""
+    """Build and verify every image that is not finished, on this machine or on workers.
+
+    `states` are those that `state_of_image` returned before: a finished image is not read again.
+    """
     names = [spec.image.identifier for spec in specs]
-    job = _MainJob(run, elsewhere)
+    job = _MainJob(run, elsewhere, states or {})
     with run.progress.running(names):
         todo = [(spec, state) for spec in specs if (state := job.state(spec)).work != "none"]
         if todo:
@@ -117,8 +125,14 @@ def _lacks(error: BuildImagesError) -> bool:
 class _MainJob:
     """The images of a run, the tasks that make them, and the results so far."""
 
-    def __init__(self, run: Run, elsewhere: RemoteExecutor | None = None) -> None:
+    def __init__(
+        self,
+        run: Run,
+        elsewhere: RemoteExecutor | None,
+        states: Mapping[str, ImageState],
+    ) -> None:
         self._elsewhere = elsewhere
+        self._states_before = states
         # The last task of an image: a worker that only builds writes the manifest, too.
         self._last = "image" if elsewhere and not run.settings.verify else "verify"
         self.manifests: dict[str, Manifest] = {}
@@ -133,9 +147,9 @@ class _MainJob:
 
     def state(self, spec: Spec) -> ImageState:
         """Return the remaining work for an image; a finished image is reported immediately."""
-        if not self._run.settings.cache:
-            return ImageState(work="build", text="")
-        state = state_of_image(self._run, spec)
+        state = self._states_before.get(spec.image.identifier)
+        if state is None or state.work == "build":  # the site's store may have had the image
+            state = state_of_image(self._run.settings, spec)
         if state.manifest and state.work == "none":
             note_failure(self._run.settings.out / spec.image.identifier, None)
             self._unchanged(spec.image.identifier, state.manifest)

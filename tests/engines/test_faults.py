@@ -9,7 +9,16 @@ import sys
 from pathlib import Path
 
 import pytest
-from harness import PROJECT, build_images, manifest_of, processes, sample, small_disk, wait_for
+from harness import (
+    PROJECT,
+    build_images,
+    manifest_of,
+    passed,
+    processes,
+    sample,
+    small_disk,
+    wait_for,
+)
 from small_base import write_tiny
 
 from builder.build.engines import Buildah, Tools
@@ -45,6 +54,22 @@ def test_a_failing_step_is_named_and_the_other_images_go_on(home: Path, small_si
     assert not (small_site / "out" / IMAGE / "manifest.json").exists()
     assert manifest_of(small_site / "out/sound-1.0-small-x86_64")["outcome"] == "verified"
     assert "the build failed" in (small_site / "out/report.html").read_text()
+
+
+def test_a_changed_artifact_is_built_again_once(home: Path, small_site: Path) -> None:
+    del home  # in the environment
+    write_tiny(small_site, '"echo done"')
+    arguments = ("--project", small_site, "--all", "--format", "oci")
+    passed(build_images(*arguments))
+    folder = small_site / "out" / IMAGE
+    before = manifest_of(folder)
+    blob = max((folder / "image.oci/blobs/sha256").iterdir(), key=lambda path: path.stat().st_size)
+    blob.write_bytes(blob.read_bytes()[:-1] + b"?")
+    again = passed(build_images(*arguments))
+    assert f"{IMAGE}: verified" in again.stderr
+    assert manifest_of(folder)["inputs"] == before["inputs"]
+    assert manifest_of(folder)["tree_digest"] == before["tree_digest"]
+    assert f"{IMAGE}: unchanged" in passed(build_images(*arguments)).stderr
 
 
 @pytest.mark.campaign

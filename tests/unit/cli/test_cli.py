@@ -703,8 +703,10 @@ def test_what_needs_no_registry_is_built_all_the_same(
 ) -> None:
     built: list[str] = []
 
-    def note(_: Any, __: Any, ___: Any, ____: Any, specs: Any, lacking: Any) -> int:
+    def note(*arguments: Any) -> int:
+        *_, specs, lacking, states = arguments
         built.extend(spec.image.identifier for spec in specs)
+        assert states.keys() > {*built}
         assert list(lacking) == ["hpc-base-1.0-ubuntu22.04-openmpi4.1-x86_64"]
         return 0
 
