@@ -59,12 +59,14 @@ def _usual_modes() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def at_work(tools: Tools, project: Path, say: Callable[[str], object]) -> Iterator[None]:
+def at_work(
+    tools: Tools, project: Path, say: Callable[[str], object], *, is_clean: bool = False
+) -> Iterator[None]:
     """Work on the store beside other builders.
 
-    First end processes that killed builders left running. If no other builder is at work, also
-    remove containers and mounts that they left: at the start and, after an interruption, at the
-    end.
+    Unless the store `is_clean`, first end processes that killed builders left running. If no other
+    builder is at work, also remove containers and mounts that they left: at the start and, after
+    an interruption, at the end.
     """
     home = tools.home
     with (
@@ -72,10 +74,11 @@ def at_work(tools: Tools, project: Path, say: Callable[[str], object]) -> Iterat
         living(home.builders) as mark,
     ):
         tools.processes.mark[MARK] = mark
-        with turn.alone() as alone:
-            end_orphans(home.builders, home=home.path if alone else None)
-            if alone:
-                clean(tools)
+        if not is_clean:
+            with turn.alone() as alone:
+                end_orphans(home.builders, home=home.path if alone else None)
+                if alone:
+                    clean(tools)
         finished = False
         try:
             yield

@@ -183,10 +183,11 @@ def carry_out(
             run = prepare(settings, progress, plan, todo=1, held=held, machine=known)
         except MissingPrerequisite as error:  # its pool says that it does such tasks
             raise UnfitMachine(str(error.args[0]), hint=error.hint) from error
+        is_clean = bool(known.versions)  # the order before this one ended well, and left nothing
         with contextlib.suppress(OSError):
             known = dataclasses.replace(known, versions=run.versions)
             machine.write_text(json.dumps(write(known)))
-        held.enter_context(at_work(run.tools, project, progress.say))
+        held.enter_context(at_work(run.tools, project, progress.say, is_clean=is_clean))
         held.callback(remove, out)
         out.mkdir(parents=True, exist_ok=True)  # another builder may have cleaned the store
         layers = held.enter_context(shared_layers(home.work))

@@ -451,15 +451,23 @@ def test_what_killed_builders_left_is_removed_unless_it_is_mounted(
     assert (unmounted, left.exists()) == (storages, is_mounted)
 
 
-@pytest.mark.parametrize(("stops", "cleanings"), [(False, 1), (True, 2)])
+@pytest.mark.parametrize(
+    ("is_clean", "stops", "cleanings"),
+    [(False, False, 1), (False, True, 2), (True, False, 0), (True, True, 1)],
+)
 def test_a_stopped_builder_cleans_up_though_its_work_only_reported_failures(
-    home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stops: bool, cleanings: int
+    home: Home,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    is_clean: bool,
+    stops: bool,
+    cleanings: int,
 ) -> None:
     """The builds of a stopped order fail: buildah is ended by SIGTERM, and leaves its mount."""
     cleaned: list[Tools] = []
     monkeypatch.setattr(at_work, "clean", cleaned.append)
     tools = Tools(processes=Processes(), home=home)
-    with at_work.at_work(tools, tmp_path, print):
+    with at_work.at_work(tools, tmp_path, print, is_clean=is_clean):
         if stops:
             tools.processes.stop()
     assert cleaned == [tools] * cleanings

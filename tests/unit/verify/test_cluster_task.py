@@ -154,7 +154,7 @@ def worker_of_a_site(site: Site, monkeypatch: pytest.MonkeyPatch) -> Worker:
     monkeypatch.setenv("BUILD_IMAGES_HOME", str(site.home.path))
     monkeypatch.setattr(shared_images, "base_key", lambda *_: "k")
     monkeypatch.setattr(shared_images, "find_mirror", lambda: None)
-    monkeypatch.setattr(task, "at_work", lambda *_: contextlib.nullcontext())
+    monkeypatch.setattr(task, "at_work", lambda *_, **__: contextlib.nullcontext())
     worker = Worker(site)
     monkeypatch.setattr(task, "prepare", worker.prepare)
     return worker
@@ -184,6 +184,7 @@ def test_a_machine_is_examined_once_for_each_engine(
     worker: Worker, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     prepare, known, examined = worker.prepare, list[ExaminedMachine](), list[Diagnosis]()
+    clean = list[bool]()  # whether leftovers of killed builders are not looked for
 
     def examine(_tools: Tools) -> Diagnosis:
         found = Diagnosis(arch="x86_64", user=f"user-{len(examined)}", items={}, abilities=())
@@ -196,7 +197,13 @@ def test_a_machine_is_examined_once_for_each_engine(
         known.append(machine)
         return prepare(*arguments, machine=machine, **others)
 
+    @contextlib.contextmanager
+    def working(*_: object, is_clean: bool) -> Iterator[None]:
+        clean.append(is_clean)
+        yield
+
     monkeypatch.setattr(task, "prepare", noting)
+    monkeypatch.setattr(task, "at_work", working)
     file, progress = tmp_path / "machine", Progress(stream=worker.site.said)
     worker.site.versions["fake"] = "1.0"
     for engine in ("fake", "fake", "other"):
@@ -209,6 +216,7 @@ def test_a_machine_is_examined_once_for_each_engine(
         ("other", "user-1", {}),
         ("fake", "user-2", {}),
     ]
+    assert clean == [False, True, False, False]
 
 
 def test_an_order_for_a_stage_makes_those_below_it(
@@ -217,7 +225,7 @@ def test_an_order_for_a_stage_makes_those_below_it(
     """Also where another builder has cleaned the store meanwhile."""
 
     @contextlib.contextmanager
-    def cleaned(*_: object) -> Iterator[None]:
+    def cleaned(*_: object, **__: object) -> Iterator[None]:
         shutil.rmtree(worker.site.home.temporary)
         yield
 
