@@ -98,7 +98,9 @@ def test_signals_are_passed_on_to_the_targets_or_to_all(
     name, pid = number.name.removeprefix("SIG"), tmp_path / "pid"
     inner = f"trap 'exit 7' {name}; echo $$ >{pid}; sleep 60 & wait"
     below = inner.replace(chr(39), chr(34))
-    script = sh(f"noted=0; trap noted=1 {name}; sh -c '{below}'; exit $(($? + noted))")
+    outer = sh(f"noted=0; trap noted=1 {name}; sh -c '{below}'; exit $(($? + noted))")
+    # A shell's background jobs, CI among them, ignore SIGINT, and so would what they start.
+    script = ["env", "--default-signal=INT", *outer]
 
     def targets() -> list[int]:
         return [int(pid.read_text())] if has_targets else []

@@ -15,7 +15,6 @@ import pytest
 from manifest_samples import CELL
 
 from builder.cli import main
-from builder.cli import verify as verifying
 from builder.cli.schema import schema_of
 from builder.model import FAILED, PASSED, SKIPPED, Artifact, Outcome
 from builder.model.measurement import HostFacts
@@ -32,7 +31,7 @@ Answer = Callable[[Ranks], str]
 def image_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder into which a site fetched the SIF of an image, and nothing else."""
     monkeypatch.setenv("BUILD_IMAGES_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(verifying, "versions_of", lambda *_: {"apptainer": "1.4.5"})
+    monkeypatch.setattr("builder.verify.preparation.versions_of", lambda *_: {"apptainer": "1.4.5"})
     folder = tmp_path / "image"
     folder.mkdir()
     (folder / "image.sif").write_bytes(SIF)
@@ -201,7 +200,7 @@ def test_evidence_is_of_the_machines_that_ran_the_ranks(
         for one in there
     ]
     answer_with(monkeypatch, [], lambda _: PASSED, *nodes)
-    monkeypatch.setattr(verifying, "versions_of", lambda *_: {"qemu": "9.2"})
+    monkeypatch.setattr("builder.verify.preparation.versions_of", lambda *_: {"qemu": "9.2"})
     write(folder, cell={**manifest_of(folder)["cell"], "arch": arch})
     assert verify(folder, "--launcher=srun") == 0
     statement = json.loads((folder / "evidence/sif-mpi-hybrid-srun.json").read_text())
