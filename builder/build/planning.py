@@ -34,7 +34,8 @@ def planned(project: Project, selection: Selection) -> tuple[Plan, Sequence[Plan
     if selection.patterns or selection.images:
         return plan_of(project, selection), None
     plan = plan_of(project, dataclasses.replace(selection, everything=True))
-    if selection.everything:
+    has_facts = any((project.layers.own.folder / "facts").glob("*.yaml"))  # each image may use them
+    if selection.everything or has_facts:
         return plan, ()
     own = [image for image in plan.images if _is_own(image, project)]
     others = [image for image in plan.images if not _is_own(image, project)]

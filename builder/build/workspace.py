@@ -284,7 +284,8 @@ def announced(
                 path.unlink(missing_ok=True)
     for other in _active_runs(out).values():
         if number := len(states.keys() & other.states.keys()):
-            report(f"{other.process} builds {counted(number, 'image')} of this run in {out}, too")
+            text = f"{other.process} builds {counted(number, 'image')} of this run in {out}, too"
+            report(printable(text))
     path = out / _RUNS.replace("*", secrets.token_hex(8))
     try:
         with contextlib.ExitStack() as held:

@@ -103,14 +103,18 @@ def run(options: BuildOptions) -> int:
     specs = compiled(options.project, plan)
     settings = _settings(options)
     _check_on(options, settings)
+    states = image_states(options.out, plan.images, settings if settings.cache else None)
     if options.dry_run:
-        _show(options, plan, settings)
+        _show(options, plan, states)
         return 0
+    asked = [
+        image for image, state in zip(plan.images, states, strict=True) if state.startswith("to ")
+    ]
+    foreign = {image.cell.arch for image in asked} - {platform.machine()}
+    check_number(options.selection, len(asked), () if options.on else sorted(foreign))
     known = {spec.image.identifier: state_of_image(settings, spec) for spec in specs}
     states = [state.text for state in known.values()]
     todo = [spec for spec, state in zip(specs, states, strict=True) if state.startswith("to ")]
-    foreign = {spec.image.cell.arch for spec in todo} - {platform.machine()}
-    check_number(options.selection, len(todo), () if options.on else sorted(foreign))
     progress = progress_for(options.level)
     is_offline = options.offline or bool(options.on)  # then workers ask the registries
     lost = look_for_registries(specs, states, options.out, offline=is_offline)
@@ -127,10 +131,9 @@ def run(options: BuildOptions) -> int:
     return code
 
 
-def _show(options: BuildOptions, plan: Plan, settings: BuildSettings) -> None:
+def _show(options: BuildOptions, plan: Plan, states: Sequence[str]) -> None:
     """Print what would be done, by image and stage."""
-    states = image_states(options.out, plan.images, settings if settings.cache else None)
-    stages = states_of_stages(plan.images, settings)
+    stages = states_of_stages(plan.images, _settings(options))
     if options.json:
         options.stream(listings.plan_json(plan, states, stages))
     else:

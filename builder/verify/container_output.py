@@ -20,6 +20,7 @@ _OUTPUT_LINES = 40
 _OUTPUT_LETTERS = 16_000
 _DATA = "data: "
 _DATA_LETTERS = 64_000
+_DEEPEST = 20  # levels of data; what writes them as JSON would fail at some hundred
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"  # stands for bytes that are not UTF-8
 # ECMA-48: colours, cursor movements, window titles
 _TERMINAL = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
@@ -78,7 +79,15 @@ def _values(line: str) -> dict[str, object] | None:
         values = exact_json.parsed(line.removeprefix(_DATA))
     except ValueError:
         return None
-    return values if isinstance(values, dict) else None
+    return values if isinstance(values, dict) and _is_shallow(values, _DEEPEST) else None
+
+
+def _is_shallow(value: object, levels: int) -> bool:
+    """Return whether a value has at most so many levels of objects and lists."""
+    if not isinstance(value, (dict, list)):
+        return True
+    parts = value.values() if isinstance(value, dict) else value
+    return levels > 0 and all(_is_shallow(each, levels - 1) for each in parts)
 
 
 def end_of(*texts: str) -> str:

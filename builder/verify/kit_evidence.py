@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 
 from builder.build.run import Run, now
-from builder.model import FAILED, NONE
+from builder.model import FAILED, NONE, PASSED
 from builder.model.agreement import WORST_LAST
 from builder.model.errors import BadInput, Refused
 from builder.model.exact_json import member, parsed, time_of
@@ -38,10 +38,13 @@ from builder.verify.targets import ProofTarget, expected_target
 
 _SCHEMA = "build-images/kit-evidence/v1"
 _MOST_BYTES = 64 << 20  # of the file
+_MOST_VALUES = 8_000_000  # in it; commas of output count, too
 _MOST_LETTERS = 1 << 20  # of a stream; the kit keeps a quarter of that
 _LONGEST_FACT, _LONGEST_NAME = 500, 40
 _STATUSES = range(-64, 256)
 _CLOCKS_DIFFER = dt.timedelta(days=1)
+_CLOCK_AHEAD = dt.timedelta(minutes=5)  # sites refuse evidence that is later than that
+_LONGEST_S = 1e7  # of a command
 _SLACK_S = 30.0
 
 
@@ -118,7 +121,10 @@ class KitEvidence:
     @property
     def run_name(self) -> str:
         """The name of the run: one for each node and engine, which a later one replaces."""
-        node = re.sub(r"[^a-z0-9]+", "-", self.node.name.lower())[:_LONGEST_NAME].strip("-")
+        lower = self.node.name.lower()
+        node = re.sub(r"[^a-z0-9]+", "-", lower)[:_LONGEST_NAME].strip("-")
+        if node != lower:  # another node's name may be the same now
+            node = f"{node}-{hashlib.sha256(lower.encode()).hexdigest()[:8]}".strip("-")
         return f"{self.format}-kit-{self.engine.name}-{node}"
 
 
@@ -175,7 +181,7 @@ def _of_node(
 def read_evidence(file: Path) -> KitEvidence:
     """Read the evidence of a kit; raises `BadInput` if it is malformed, or `Refused` if changed."""
     try:
-        document = parsed(read_regular(file, _MOST_BYTES, follow=True), most=None)
+        document = parsed(read_regular(file, _MOST_BYTES, follow=True), most=_MOST_VALUES)
         evidence = read(KitEvidence, document)
         fault = _malformed(evidence)
     except (OSError, ValueError) as error:
@@ -207,7 +213,10 @@ def _malformed(evidence: KitEvidence) -> str:
         return "a fact about the machine is missing"
     if any(max(map(len, (step.stdout, step.stderr))) > _MOST_LETTERS for step in evidence.steps):
         return "the output of a step is too long"
-    if any(step.status not in _STATUSES or step.seconds < 0 for step in evidence.steps):
+    if any(
+        step.status not in _STATUSES or not 0 <= step.seconds < _LONGEST_S
+        for step in evidence.steps
+    ):
         return "the status or the time of a step is impossible"
     return ""
 
@@ -229,9 +238,10 @@ def _faults(evidence: KitEvidence, kit: Kit, manifest: Manifest) -> Iterator[str
     elif evidence.artifact != artifact.digest:
         yield f"it ran {evidence.artifact[:80]}, and the kit has {artifact.digest}"
     started, finished_at = time_of(evidence.started), time_of(evidence.finished)
-    latest = dt.datetime.now(tz=dt.timezone.utc) + _CLOCKS_DIFFER
+    latest = dt.datetime.now(tz=dt.timezone.utc) + _CLOCK_AHEAD
     if not time_of(kit.made) - _CLOCKS_DIFFER <= started <= finished_at <= latest:
-        yield f"impossible times: it ran from {evidence.started} to {evidence.finished}"
+        times = f"it ran from {evidence.started} to {evidence.finished} by the node's clock"
+        yield f"impossible times: {times}; the kit was made at {kit.made}, and here it is {now()}"
     if sum(step.seconds for step in evidence.steps) > (
         (finished_at - started).total_seconds() + _SLACK_S
     ):
@@ -276,6 +286,10 @@ def _replayed(
         raise Refused(f"{file}: {fault}")
     results = {step.key: step.completed for step in evidence.steps}
     outcomes = outcomes_of(target, kind, container_of(run.tools, gpu=not no_gpu))
+    gpu_checks = {check.name for check in target.checks if check.needs_gpu}
+    used = [one.check for one in outcomes if one.check in gpu_checks and one.outcome == PASSED]
+    if used and not no_gpu and not evidence.host.gpus:
+        raise Refused(f"{file}: {', '.join(used)} passed, and the node had no GPU")
     if all(outcome.outcome == FAILED for outcome in outcomes):
         raise Refused(f"{file}: no check passed, so the fault may be the node's")
     versions = {kind.program: evidence.engine.version}
@@ -343,6 +357,8 @@ def _step_faults(
 def _worse(before: Manifest, after: Manifest, run: str) -> Iterator[str]:
     """Yield how a run is worse than the one that it replaces."""
     earlier = {each.check: each.outcome for each in before.checks.get(run, ())}
+    for name in sorted(earlier.keys() - {each.check for each in after.checks[run]}):
+        yield f"{run}: {name} did not run; it was {earlier[name]} in the run that this one replaces"
     for each in after.checks[run]:
         old = earlier.get(each.check, each.outcome)
         if WORST_LAST.index(each.outcome) > WORST_LAST.index(old):

@@ -28,7 +28,7 @@ from builder.build.engines.apptainer import environment as apptainer_environment
 from builder.build.packing import file_digest
 from builder.build.run import Run, now
 from builder.model.errors import BadInput, Refused
-from builder.model.manifest import InImageCheck
+from builder.model.manifest import FILES, MANIFEST, InImageCheck
 from builder.model.records import read, write
 from builder.system.files import read_json, write_whole
 from builder.system.process import Completed
@@ -198,7 +198,11 @@ def write_kit(
     description is also kept in the image's folder, for the import. Raises `BadInput` if the image
     has none of the formats, or a file that differs from its manifest.
     """
-    expected = expected_target(run.settings.project, finished(folder))
+    manifest = finished(folder)
+    own = {MANIFEST, *FILES.values(), *manifest.digests}
+    if target.resolve() in {(folder / name).resolve() for name in own}:
+        raise BadInput(f"{target}: a file of the image", hint="name another file for the kit")
+    expected = expected_target(run.settings.project, manifest)
     with opened(folder, run.tools, expected) as complete:
         formats = FORMATS[1:] if checks_only else formats
         names = [name for name in formats or FORMATS if name in complete.artifacts]
@@ -209,8 +213,13 @@ def write_kit(
         image = with_checks_alone(complete, run.tools) if checks_only else complete
         kit = _kit(image, names, run.tools, checks_only=checks_only)
         text = json.dumps(write(kit), indent=1, sort_keys=True) + "\n"
-        _write_tar(target, text, [image.artifacts[name].path for name in names])
-    write_whole(folder / RECORDS / f"{kit.id}.json", text)
+        record = folder / RECORDS / f"{kit.id}.json"
+        write_whole(record, text)
+        try:
+            _write_tar(target, text, [image.artifacts[name].path for name in names])
+        except BaseException:
+            record.unlink()
+            raise
     return kit
 
 

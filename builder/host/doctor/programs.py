@@ -20,6 +20,7 @@ from builder.system.process import Completed, Processes
 
 SETUP = "build-images setup"
 TIMEOUT_S = 15.0  # a busy login node may take seconds to start a program
+_LAUNCHERS = ("mpirun", "mpiexec")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,9 +66,10 @@ class Programs:
         ch-run needs USER; ch-image and other Python programs need the system's python3. Intel MPI's
         mpirun is a script that starts the program beside it by name.
         """
+        beside = f"{Path(path).parent}:" if Path(path).name.startswith(_LAUNCHERS) else ""
         environment = {
             "USER": os.environ.get("USER") or "nobody",
-            "PATH": f"{Path(path).parent}:/usr/bin:/bin:{self._search_path}",
+            "PATH": f"{beside}/usr/bin:/bin:{self._search_path}",
             "LC_ALL": "C",
         }
         argv = [path, *arguments]

@@ -167,7 +167,10 @@ def test_a_kit_that_cannot_be_written_leaves_nothing(
     monkeypatch.setattr(tarfile.TarFile, "addfile", full)
     with pytest.raises(OSError, match="No space left"):
         made_kit(machine)
-    assert not [*machine.folder.glob("*kit*"), *machine.folder.glob(".kit*")]
+    assert not [*machine.folder.glob("*kit.tar*"), *machine.folder.glob(".kit*")]
+    assert not [*machine.folder.glob("kits/*")], "its record would be of no kit"
+    with pytest.raises(BadInput, match=r"manifest\.json: a file of the image"):
+        write_kit(machine.run, machine.folder, machine.folder / "manifest.json")
 
 
 TARGET_ENVIRONMENT = {"PATH": "/bin", "MODE": "fast"}
@@ -192,12 +195,12 @@ def test_evidence_is_judged_as_a_run_of_this_machine(machine: Machine, kit: Kit)
     steps = steps_as_run(kit, results)
     verified = taken(machine, sealed(evidence_of(kit, steps=steps)))
     assert verified.has_failed
-    outcomes = verified.record.checks["sif-kit-apptainer-node17-site"]
+    outcomes = verified.record.checks["sif-kit-apptainer-node17-site-e171ce96"]
     assert [(one.check, one.outcome, one.reason) for one in outcomes[1:]] == [
         (one.check, one.outcome, one.reason) for one in here[1:]
     ]
     statement = json.loads(
-        (machine.folder / "evidence/sif-kit-apptainer-node17-site.json").read_text()
+        (machine.folder / "evidence/sif-kit-apptainer-node17-site-e171ce96.json").read_text()
     )
     run = statement["predicate"]["configuration"][0]["annotations"]
     assert run["host"] == as_json(HOST)
@@ -216,14 +219,17 @@ def test_a_later_run_of_a_node_replaces_its_record_and_a_worse_one_is_told(
     monkeypatch.setattr(type(machine.run.progress), "say", lambda _, text: told.append(text))
     assert taken(machine, sealed(evidence_of(kit))).record.outcome == "built"
     worse = steps_as_run(kit, {**RIGHT, SCRIPT: done("no\n", 1)})
-    later = evidence_of(kit, steps=worse, started=now(1), finished=now(1))
+    later = evidence_of(kit, steps=worse, started=now(0.05), finished=now(0.05))
     record = taken(machine, sealed(later)).record
     assert told == [
-        "sif-kit-apptainer-node17-site: hello was passed in the run that this one replaces"
+        "sif-kit-apptainer-node17-site-e171ce96: hello was passed in the run that this one replaces"
     ]
-    assert [*record.checks] == ["sif-kit-apptainer-node17-site"]
+    assert [*record.checks] == ["sif-kit-apptainer-node17-site-e171ce96"]
     with pytest.raises(Refused, match=r"older than the recorded run of Node17\.site"):
         taken(machine, sealed(evidence_of(kit)))
+    other = evidence_of(kit)
+    other["node"]["name"] = "node17-site"
+    assert len(taken(machine, sealed(other)).record.checks) == 2, "another node has its own run"
 
 
 @pytest.mark.parametrize(
@@ -246,7 +252,7 @@ def test_only_an_engines_own_variables_are_allowed(
     checks = taken(machine, sealed(evidence)).record.checks
     [environment] = [
         one
-        for one in checks[f"charliecloud-kit-{engine}-node17-site"]
+        for one in checks[f"charliecloud-kit-{engine}-node17-site-e171ce96"]
         if one.check == "environment"
     ]
     assert environment.outcome == outcome
@@ -278,9 +284,14 @@ def test_gpus_of_the_node_are_judged(
     host = {**as_json(HOST), "driver": "550.1", "gpus": ["V100"]}
     evidence = evidence_of(kit, steps=steps, host=host, gpus_after=after)
     record = taken(machine, sealed(evidence)).record
-    by_check = {one.check: one.outcome for one in record.checks["sif-kit-apptainer-node17-site"]}
+    by_check = {
+        one.check: one.outcome for one in record.checks["sif-kit-apptainer-node17-site-e171ce96"]
+    }
     names = ("gpu-found", "gpu-control", "gpu-withheld")
     assert [by_check[name] for name in names] == outcomes
+    host["gpus"] = []
+    with pytest.raises(Refused, match="gpu-control passed, and the node had no GPU"):
+        taken(machine, sealed(evidence_of(kit, steps=steps, host=host, gpus_after=after)))
 
 
 def changed(**more: Any) -> Change:
@@ -308,6 +319,7 @@ OTHER = f"sha256:{'0' * 64}"
         (changed(finished=now(48)), Refused, "impossible times"),
         (changed(started=now(-48)), Refused, "impossible times"),
         (changed(started=now(1)), Refused, "impossible times"),
+        (changed(finished=now(0.2)), Refused, "by the node's clock; the kit was made at"),
         (changed(started="yesterday"), BadInput, "Invalid isoformat"),
         (changed(schema="x"), BadInput, "schema: expected build-images/kit-evidence/v1"),
         (changed(gpus_after=[1]), BadInput, r"gpus_after[0]: expected a text, not 1"),
@@ -320,6 +332,7 @@ OTHER = f"sha256:{'0' * 64}"
         (in_step(2, seconds=900), Refused, "its steps took longer than the run"),
         (in_step(2, timed_out=True), Refused, "hello took 0.2 s, and its limit is 60 s"),
         (in_step(2, status=999), BadInput, "the status or the time of a step is impossible"),
+        (in_step(2, seconds=10**400), BadInput, "the status or the time of a step is impossible"),
         (in_step(2, stdout="x" * (1 << 21)), BadInput, "the output of a step is too long"),
         (
             lambda evidence: [step.update(NOTHING_PASSED) for step in evidence["steps"]],
@@ -496,7 +509,9 @@ def test_evidence_of_a_kit_without_the_image_is_judged_and_not_recorded(
     record = verified.record
     assert (record.outcome, verified.has_failed) == ("passed", False)
     assert record.image == "Node17.site, by the checks of tools-1-x86_64"
-    assert [one.check for one in record.checks["charliecloud-kit-apptainer-node17-site"]] == [
+    assert [
+        one.check for one in record.checks["charliecloud-kit-apptainer-node17-site-e171ce96"]
+    ] == [
         "environment",
         "other",
     ]
