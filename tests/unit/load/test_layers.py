@@ -390,6 +390,7 @@ OF_APP = APP + SOURCE.replace("own", "app") + BLOCK
         ({"base-images/debian13.yaml": (GOOD / "base-images/debian13.yaml").read_text()}, ["app"]),
         ({"matrix.yaml": "axes: {arch: [x86_64, ppc64le]}\n"}, ["app"]),
         ({"matrix.yaml": "axes: {arch: [x86_64]}\n"}, []),
+        ({"facts/mpi.yaml": "releases: []\n"}, ["app"]),
     ],
 )
 def test_without_selectors_what_a_project_adds_or_replaces_is_locked(
