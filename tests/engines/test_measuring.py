@@ -294,11 +294,10 @@ def test_ctrl_c_ends_the_program_and_nothing_remains(place: str, hpc_bench: Path
     assert not processes(mark)
 
 
-def test_a_full_disk_loses_no_exit_status(hpc_bench: Path, tmp_path: Path) -> None:
+def test_a_full_disk_loses_no_exit_status(hpc_bench: Path, shared_folder: Path) -> None:
     """An ordinary program fills the disk that the record is to be on; later it is read-only."""
-    with small_disk(tmp_path / "disk", "300m") as disk:
-        for folder in (*tmp_path.parents[:2], tmp_path, disk):
-            folder.chmod(0o777)
+    with small_disk(shared_folder / "disk", "300m") as disk:
+        disk.chmod(0o777)
         image = copy_of(hpc_bench, disk / "image")
         words = ["--format", "charliecloud", "--bind", f"{disk}:/data", "--"]
         fill = "cat /dev/zero >/data/zeros 2>/dev/null; exit 5"
