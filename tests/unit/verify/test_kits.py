@@ -9,6 +9,7 @@ import datetime as dt
 import hashlib
 import io
 import json
+import signal
 import tarfile
 from collections.abc import Callable, Mapping
 from importlib.machinery import SourceFileLoader
@@ -540,9 +541,13 @@ class FakeNode:
     present: set[str]
     ends: dict[str, dict[str, Any]]
     commands: list[list[str]]
+    handlers: dict[int, Callable[..., object]]
+    unpacked: list[str]
+    folders: list[str]
 
     def run(self, *words: str) -> int:
-        status: int = self.module.main([*words, "--scratch", str(self.folder)])
+        scratch = () if "--scratch" in words else ("--scratch", str(self.folder))
+        status: int = self.module.main([*words, *scratch])
         return status
 
 
@@ -562,14 +567,28 @@ def fake_node(
     with tarfile.open(machine.folder / "kit.tar") as archive:
         archive.extractall(folder)
     node = FakeNode(
-        folder=folder, module=program(), present={"apptainer", "ch-run"}, ends={}, commands=[]
+        folder=folder,
+        module=program(),
+        present={"apptainer", "ch-run"},
+        ends={},
+        commands=[],
+        handlers={},
+        unpacked=[],
+        folders=[],
     )
+    unpack = node.module.unpack
 
-    def run_command(argv: list[str], *_: object) -> dict[str, Any]:
+    def run_command(argv: list[str], *more: object) -> dict[str, Any]:
         node.commands.append(argv)
+        node.folders.append(str(more[-1]))
         return {**END, **node.ends.get(argv[0], {})}
 
+    def noted_unpack(artifact: object, root: str) -> None:
+        node.unpacked.append(Path(root).name)
+        unpack(artifact, root)
+
     replaced = {
+        "unpack": noted_unpack,
         "HERE": str(folder / "kit"),
         "run_command": run_command,
         "output_of": lambda argv: f"{argv[0]} version 1.2.3\nmore",
@@ -579,7 +598,7 @@ def fake_node(
         monkeypatch.setattr(node.module, name, value)
     monkeypatch.setattr(node.module.shutil, "which", lambda name: name in node.present)
     monkeypatch.setattr(node.module.os, "geteuid", lambda: 1000)
-    monkeypatch.setattr(node.module.signal, "signal", lambda *_: None)
+    monkeypatch.setattr(node.module.signal, "signal", node.handlers.__setitem__)
     monkeypatch.setattr(node.module.ctypes, "CDLL", lambda *_: contextlib.nullcontext)
     monkeypatch.setattr(contextlib.nullcontext, "prctl", lambda *_: 0, raising=False)
     monkeypatch.chdir(folder)
@@ -613,21 +632,64 @@ def test_the_first_engine_that_starts_the_image_runs_it(
 
 
 @pytest.mark.parametrize(
-    ("uid", "ends", "engine", "status"),
-    [(0, {}, "userns", 0), (1000, {"apptainer": {"timed_out": True}}, "apptainer", 1)],
+    ("words", "temporary", "end", "status"),
+    [
+        ((), "", {"timed_out": True}, 1),
+        (("--scratch", "scratch"), "", {}, 0),
+        (("--engine", "ch-run", "--scratch", "scratch"), "", {}, 0),
+        ((), "scratch", {}, 0),
+        ((), ".", {}, 0),
+        ((), "", {"stdout": "a\N{LATIN SMALL LETTER U WITH DIAERESIS}b\n"}, 0),
+    ],
 )
-def test_root_enters_namespaces_alone_and_a_timeout_is_a_failure(
-    uid: int,
-    ends: dict[str, Any],
-    engine: str,
+def test_a_run_on_an_unusual_node_leaves_evidence(
+    words: tuple[str, ...],
+    temporary: str,
+    end: dict[str, Any],
     status: int,
     node: FakeNode,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    node.ends = ends
-    monkeypatch.setattr(node.module.os, "geteuid", lambda: uid)
-    assert node.run("--output", "e.json") == status
-    assert json.loads((node.folder / "e.json").read_text())["engine"]["name"] == engine
+    """A command without an end, relative scratch folders, and a terminal without UTF-8."""
+    (node.folder / "scratch").mkdir()
+    node.ends = {"apptainer": end}
+    monkeypatch.setenv("TMPDIR", temporary)
+    monkeypatch.setattr(node.module.tempfile, "tempdir", None)
+    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(io.BytesIO(), encoding="ascii"))
+    words = words if words or temporary else ("--scratch", str(node.folder))
+    assert node.module.main([*words, "--output", "e.json"]) == status
+    evidence = json.loads((node.folder / "e.json").read_text())
+    assert evidence["steps"][-1]["stdout"] == end.get("stdout", "")
+    assert all(Path(folder).is_absolute() for folder in node.folders)
+    assert not [*(node.folder / "scratch").iterdir()]
+
+
+@pytest.mark.parametrize("ignored", [(), (signal.SIGHUP,), (signal.SIGINT, signal.SIGHUP)])
+def test_an_interrupted_run_cleans_up_whatever_comes_next(
+    ignored: tuple[signal.Signals, ...], node: FakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is ignored when it starts, as SIGHUP by `nohup`, stays ignored."""
+    before: list[signal.Signals] = []
+    usual, remove = signal.SIG_DFL, node.module.remove
+
+    def command(*_: object) -> None:
+        before.extend(signal.Signals(number) for number in node.handlers)
+        node.handlers[signal.SIGTERM](signal.SIGTERM, None)
+
+    def interrupted_remove(folder: str) -> None:
+        for number, handler in [*node.handlers.items()]:
+            handler(number, None)
+        remove(folder)
+
+    def handler_of(number: signal.Signals) -> signal.Handlers:
+        return signal.SIG_IGN if number in ignored else usual
+
+    monkeypatch.setattr(node.module.signal, "getsignal", handler_of)
+    monkeypatch.setattr(node.module, "run_command", command)
+    monkeypatch.setattr(node.module, "remove", interrupted_remove)
+    assert node.run("--output", "e.json") == 130
+    assert {*before} == {signal.SIGTERM, signal.SIGINT, signal.SIGHUP} - {*ignored}
+    assert [path.name for path in node.folder.iterdir()] == ["kit"]
 
 
 @pytest.mark.parametrize(
@@ -640,6 +702,8 @@ def test_root_enters_namespaces_alone_and_a_timeout_is_a_failure(
         ([], "no image", 2, "image.sif: No such file or directory"),
         ([], "no kit", 2, "kit.json: not the description of a kit"),
         (["--output", "none/e.json"], "", 4, "No such file or directory"),
+        (["--output", "kit"], "", 2, "kit: not a file: name another by --output"),
+        (["--engine", "userns"], "root", 4, "run as an ordinary user, as MPI programs have to"),
     ],
 )
 def test_what_is_wrong_on_the_node_is_one_line(
@@ -661,6 +725,8 @@ def test_what_is_wrong_on_the_node_is_one_line(
         monkeypatch.setattr(node.module, "host_facts", lambda: facts)
     elif spoil == "altered":
         sif.write_bytes(sif.read_bytes() + b"more")
+    elif spoil == "root":
+        monkeypatch.setattr(node.module.os, "geteuid", lambda: 0)
     elif spoil == "no image":
         sif.unlink()
     elif spoil == "no kit":
@@ -669,6 +735,7 @@ def test_what_is_wrong_on_the_node_is_one_line(
     lines = capsys.readouterr().err.splitlines()
     assert text in lines[-1]
     assert [line for line in lines if "error" in line] == lines[-1:]
+    assert not node.commands or spoil in {"broken", "foreign"}
     assert [path.name for path in node.folder.iterdir()] == ["kit"]
 
 
@@ -710,6 +777,10 @@ def test_how_gpus_are_passed_to_the_image(
     assert not any("--nv" in command for command in node.commands if "exit 0" in command)
     withheld = [command for command in node.commands if command[-1] == "/gpu"][1:]
     assert not any(option and option in command for command in withheld)
+    copied = [Path(command[-1]).name for command in passing if command[0] == "ch-fromhost"]
+    second = {Path(word).name for command in withheld for word in command} & {*node.unpacked}
+    assert (copied, second) == ((["image"], {"second-image"}) if helpers else ([], second))
+    assert node.unpacked.count("second-image") == bool(helpers)
 
 
 def test_output_is_bounded_and_keeps_its_ends_and_denials() -> None:
