@@ -9,13 +9,14 @@ import datetime as dt
 import hashlib
 import io
 import json
+import os
 import signal
 import tarfile
 from collections.abc import Callable, Mapping
 from importlib.machinery import SourceFileLoader
 from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 from jsonschema import Draft7Validator
@@ -37,9 +38,10 @@ from builder.build.packing import file_digest
 from builder.model.errors import BadInput, BuildImagesError, Refused
 from builder.model.manifest import InImageCheck
 from builder.model.records import write as as_json
+from builder.system import terminal
 from builder.system.process import Completed
 from builder.trust.policy.predicates import evidence_of as evidence_of_policy
-from builder.verify import kits
+from builder.verify import checks, kits
 from builder.verify.evidence import evidence_schema
 from builder.verify.kit_evidence import import_evidence
 from builder.verify.kits import Kit, steps_of, write_kit
@@ -783,16 +785,122 @@ def test_how_gpus_are_passed_to_the_image(
     assert node.unpacked.count("second-image") == bool(helpers)
 
 
-def test_output_is_bounded_and_keeps_its_ends_and_denials() -> None:
+@pytest.mark.parametrize(
+    ("printed", "expected"),
+    [
+        ("a\tb\x1b[0m\nsecond", "a b [0m"),
+        ("x" * 900, "x" * 500),
+        ("\x07\n", "unknown"),
+        ("", ""),
+    ],
+)
+def test_facts_are_written_as_the_import_takes_them(
+    printed: str,
+    expected: str,
+    node: FakeNode,
+    machine: Machine,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """All that the node's programs and its kernel say, also if they say nothing."""
+    monkeypatch.setattr(node.module, "output_of", lambda _: printed)
+    monkeypatch.setattr(node.module, "text_of", lambda _: f"model name : {printed}\n")
+    monkeypatch.setattr(node.module.platform, "release", lambda: printed)
+    assert node.run("--output", "e.json") == 0
+    evidence = json.loads((node.folder / "e.json").read_text())
+    assert evidence["node"]["mpi"] == expected
+    assert evidence["host"]["kernel"].startswith(expected or "unknown")
+    with pytest.raises(Refused, match="no check passed"):  # it is not malformed
+        taken(machine, (node.folder / "e.json").read_text())
+
+
+@pytest.mark.parametrize(
+    ("number", "below", "signals"),
+    [
+        (signal.SIGTERM, [[7], [7, 8], [8], []], [7, 8]),
+        (signal.SIGKILL, [[7], [7, 8], [8], []], [7, 7, 8, 8]),
+        (signal.SIGKILL, [[]], []),
+    ],
+)
+def test_a_signal_reaches_processes_that_were_started_meanwhile(
+    number: signal.Signals,
+    below: list[list[int]],
+    signals: list[int],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    module, sent = program(), list[int]()
+    left = iter(below)
+    monkeypatch.setattr(module, "processes_below", lambda _: next(left))
+    monkeypatch.setattr(module.os, "kill", lambda pid, _: sent.append(pid))
+    module.end_all(number, 5)
+    assert sent == signals
+
+
+def test_a_process_that_the_kernel_cannot_end_is_a_timeout(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It never closes its output, either."""
     module = program()
-    reader, writer = module.os.pipe()
-    with open(reader, "rb") as stream, open(writer, "wb") as pipe:  # noqa: PTH123 - descriptors
-        kept = module.Reader(stream)
-        pipe.write(b"begins\n" + b"x" * 300_000 + b"\nrank 3 FAILED here\n" + b"y" * 900_000)
-        pipe.write(b"\nends")
-        pipe.close()
-        text = kept.text()
+    pipes = [module.os.pipe() for _ in range(2)]
+
+    class Stuck:
+        def __init__(self, *_: object, **__: object) -> None:
+            self.returncode = None
+            self.stdout, self.stderr = (open(end, "rb") for end, _ in pipes)  # noqa: PTH123, SIM115
+
+        def wait(self, timeout: float) -> None:
+            raise module.subprocess.TimeoutExpired("stuck", timeout)
+
+    monkeypatch.setattr(module.subprocess, "Popen", Stuck)
+    monkeypatch.setattr(module, "ENDING_S", 0.05)
+    monkeypatch.setattr(module, "processes_below", lambda _: [])
+    done = module.run_command(["stuck"], 9, {}, str(tmp_path))
+    assert (done["status"], done["timed_out"], done["stdout"]) == (-9, True, "")
+    for _, writer in pipes:
+        module.os.close(writer)
+
+
+ENDS = 1 << 19  # bytes that are kept of each end
+FAILURE = b"\nrank 3 FAILED here\n"
+FALSE_ALARMS = b"test_3 XFAILED as expected\nCUBLAS_STATUS_EXECUTION_FAILED\n" * 1000
+
+
+@pytest.mark.parametrize(
+    ("middle", "found"),
+    [
+        (b"x" * 300_000 + FAILURE, "\nrank 3 FAILED here\n"),
+        (b"x" * (ENDS - 7 - 12) + FAILURE, "\nrank 3 FAILED here\n"),  # begins in the first part
+        (b"x" * (ENDS - 7) + FAILURE, "\nrank 3 FAILED here\n"),
+        (b"x" * ENDS + FALSE_ALARMS + FAILURE, "\nrank 3 FAILED here\n"),
+        (b"x" * ENDS + b"\n\x1b[31mFAILED\x1b[0m\n", "\n\x1b[31mFAILED\x1b[0m\n"),
+        (b"x" * ENDS + b"\nMPI started singletons\n", "\nMPI started singletons\n"),
+        (b"x" * ENDS + FALSE_ALARMS, ""),
+        (b"x" * ENDS + FAILURE * 9000, "\nrank 3 FAILED here\n"),
+    ],
+)
+def test_output_is_bounded_and_keeps_its_ends_and_denials(middle: bytes, found: str) -> None:
+    """The import finds a failure in it, and only where one was printed."""
+    printed = b"begins\n" + middle + b"y" * 2_000_000 + b"\nends"
+    text = kept_of(program().Reader, printed)
     assert text.startswith("begins\nxx")
     assert text.endswith("yy\nends")
-    assert "\nrank 3 FAILED here\n" in text
-    assert len(text) < 300_000
+    assert found in text
+    assert len(text) <= 1 << 20, "what the import takes"
+    assert bool(checks._no_finding("ends", text)) is bool(found)
+
+
+@pytest.mark.parametrize("size", [2 * ENDS, 2 * ENDS + 1])
+def test_output_that_verify_keeps_whole_is_kept(size: int) -> None:
+    printed = b"z" * size
+    is_whole = kept_of(program().Reader, printed) == printed.decode()
+    assert is_whole is (kept_of(terminal.Reader, printed, 9.0) == printed.decode())
+
+
+def kept_of(reader: Callable[[IO[bytes]], Any], printed: bytes, *wait_s: float) -> str:
+    """What a reader keeps of a stream."""
+    end, writer = os.pipe()
+    with open(end, "rb") as stream, open(writer, "wb") as pipe:  # noqa: PTH123 - descriptors
+        kept = reader(stream)
+        pipe.write(printed)
+        pipe.close()
+        text: str = kept.text(*wait_s)
+    return text
