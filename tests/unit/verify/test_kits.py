@@ -9,12 +9,14 @@ import datetime as dt
 import hashlib
 import io
 import json
+import os
+import signal
 import tarfile
 from collections.abc import Callable, Mapping
 from importlib.machinery import SourceFileLoader
 from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 from jsonschema import Draft7Validator
@@ -36,9 +38,10 @@ from builder.build.packing import file_digest
 from builder.model.errors import BadInput, BuildImagesError, Refused
 from builder.model.manifest import InImageCheck
 from builder.model.records import write as as_json
+from builder.system import terminal
 from builder.system.process import Completed
 from builder.trust.policy.predicates import evidence_of as evidence_of_policy
-from builder.verify import kits
+from builder.verify import checks, kits
 from builder.verify.evidence import evidence_schema
 from builder.verify.kit_evidence import import_evidence
 from builder.verify.kits import Kit, steps_of, write_kit
@@ -555,9 +558,13 @@ class FakeNode:
     present: set[str]
     ends: dict[str, dict[str, Any]]
     commands: list[list[str]]
+    handlers: dict[int, Callable[..., object]]
+    unpacked: list[str]
+    folders: list[str]
 
     def run(self, *words: str) -> int:
-        status: int = self.module.main([*words, "--scratch", str(self.folder)])
+        scratch = () if "--scratch" in words else ("--scratch", str(self.folder))
+        status: int = self.module.main([*words, *scratch])
         return status
 
 
@@ -577,14 +584,28 @@ def fake_node(
     with tarfile.open(machine.folder / "kit.tar") as archive:
         archive.extractall(folder)
     node = FakeNode(
-        folder=folder, module=program(), present={"apptainer", "ch-run"}, ends={}, commands=[]
+        folder=folder,
+        module=program(),
+        present={"apptainer", "ch-run"},
+        ends={},
+        commands=[],
+        handlers={},
+        unpacked=[],
+        folders=[],
     )
+    unpack = node.module.unpack
 
-    def run_command(argv: list[str], *_: object) -> dict[str, Any]:
+    def run_command(argv: list[str], *more: object) -> dict[str, Any]:
         node.commands.append(argv)
+        node.folders.append(str(more[-1]))
         return {**END, **node.ends.get(argv[0], {})}
 
+    def noted_unpack(artifact: object, root: str) -> None:
+        node.unpacked.append(Path(root).name)
+        unpack(artifact, root)
+
     replaced = {
+        "unpack": noted_unpack,
         "HERE": str(folder / "kit"),
         "run_command": run_command,
         "output_of": lambda argv: f"{argv[0]} version 1.2.3\nmore",
@@ -594,7 +615,7 @@ def fake_node(
         monkeypatch.setattr(node.module, name, value)
     monkeypatch.setattr(node.module.shutil, "which", lambda name: name in node.present)
     monkeypatch.setattr(node.module.os, "geteuid", lambda: 1000)
-    monkeypatch.setattr(node.module.signal, "signal", lambda *_: None)
+    monkeypatch.setattr(node.module.signal, "signal", node.handlers.__setitem__)
     monkeypatch.setattr(node.module.ctypes, "CDLL", lambda *_: contextlib.nullcontext)
     monkeypatch.setattr(contextlib.nullcontext, "prctl", lambda *_: 0, raising=False)
     monkeypatch.chdir(folder)
@@ -628,21 +649,64 @@ def test_the_first_engine_that_starts_the_image_runs_it(
 
 
 @pytest.mark.parametrize(
-    ("uid", "ends", "engine", "status"),
-    [(0, {}, "userns", 0), (1000, {"apptainer": {"timed_out": True}}, "apptainer", 1)],
+    ("words", "temporary", "end", "status"),
+    [
+        ((), "", {"timed_out": True}, 1),
+        (("--scratch", "scratch"), "", {}, 0),
+        (("--engine", "ch-run", "--scratch", "scratch"), "", {}, 0),
+        ((), "scratch", {}, 0),
+        ((), ".", {}, 0),
+        ((), "", {"stdout": "a\N{LATIN SMALL LETTER U WITH DIAERESIS}b\n"}, 0),
+    ],
 )
-def test_root_enters_namespaces_alone_and_a_timeout_is_a_failure(
-    uid: int,
-    ends: dict[str, Any],
-    engine: str,
+def test_a_run_on_an_unusual_node_leaves_evidence(
+    words: tuple[str, ...],
+    temporary: str,
+    end: dict[str, Any],
     status: int,
     node: FakeNode,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    node.ends = ends
-    monkeypatch.setattr(node.module.os, "geteuid", lambda: uid)
-    assert node.run("--output", "e.json") == status
-    assert json.loads((node.folder / "e.json").read_text())["engine"]["name"] == engine
+    """A command without an end, relative scratch folders, and a terminal without UTF-8."""
+    (node.folder / "scratch").mkdir()
+    node.ends = {"apptainer": end}
+    monkeypatch.setenv("TMPDIR", temporary)
+    monkeypatch.setattr(node.module.tempfile, "tempdir", None)
+    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(io.BytesIO(), encoding="ascii"))
+    words = words if words or temporary else ("--scratch", str(node.folder))
+    assert node.module.main([*words, "--output", "e.json"]) == status
+    evidence = json.loads((node.folder / "e.json").read_text())
+    assert evidence["steps"][-1]["stdout"] == end.get("stdout", "")
+    assert all(Path(folder).is_absolute() for folder in node.folders)
+    assert not [*(node.folder / "scratch").iterdir()]
+
+
+@pytest.mark.parametrize("ignored", [(), (signal.SIGHUP,), (signal.SIGINT, signal.SIGHUP)])
+def test_an_interrupted_run_cleans_up_whatever_comes_next(
+    ignored: tuple[signal.Signals, ...], node: FakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is ignored when it starts, as SIGHUP by `nohup`, stays ignored."""
+    before: list[signal.Signals] = []
+    usual, remove = signal.SIG_DFL, node.module.remove
+
+    def command(*_: object) -> None:
+        before.extend(signal.Signals(number) for number in node.handlers)
+        node.handlers[signal.SIGTERM](signal.SIGTERM, None)
+
+    def interrupted_remove(folder: str) -> None:
+        for number, handler in [*node.handlers.items()]:
+            handler(number, None)
+        remove(folder)
+
+    def handler_of(number: signal.Signals) -> signal.Handlers:
+        return signal.SIG_IGN if number in ignored else usual
+
+    monkeypatch.setattr(node.module.signal, "getsignal", handler_of)
+    monkeypatch.setattr(node.module, "run_command", command)
+    monkeypatch.setattr(node.module, "remove", interrupted_remove)
+    assert node.run("--output", "e.json") == 130
+    assert {*before} == {signal.SIGTERM, signal.SIGINT, signal.SIGHUP} - {*ignored}
+    assert [path.name for path in node.folder.iterdir()] == ["kit"]
 
 
 @pytest.mark.parametrize(
@@ -655,6 +719,8 @@ def test_root_enters_namespaces_alone_and_a_timeout_is_a_failure(
         ([], "no image", 2, "image.sif: No such file or directory"),
         ([], "no kit", 2, "kit.json: not the description of a kit"),
         (["--output", "none/e.json"], "", 4, "No such file or directory"),
+        (["--output", "kit"], "", 2, "kit: not a file: name another by --output"),
+        (["--engine", "userns"], "root", 4, "run as an ordinary user, as MPI programs have to"),
     ],
 )
 def test_what_is_wrong_on_the_node_is_one_line(
@@ -676,6 +742,8 @@ def test_what_is_wrong_on_the_node_is_one_line(
         monkeypatch.setattr(node.module, "host_facts", lambda: facts)
     elif spoil == "altered":
         sif.write_bytes(sif.read_bytes() + b"more")
+    elif spoil == "root":
+        monkeypatch.setattr(node.module.os, "geteuid", lambda: 0)
     elif spoil == "no image":
         sif.unlink()
     elif spoil == "no kit":
@@ -684,6 +752,7 @@ def test_what_is_wrong_on_the_node_is_one_line(
     lines = capsys.readouterr().err.splitlines()
     assert text in lines[-1]
     assert [line for line in lines if "error" in line] == lines[-1:]
+    assert not node.commands or spoil in {"broken", "foreign"}
     assert [path.name for path in node.folder.iterdir()] == ["kit"]
 
 
@@ -725,18 +794,130 @@ def test_how_gpus_are_passed_to_the_image(
     assert not any("--nv" in command for command in node.commands if "exit 0" in command)
     withheld = [command for command in node.commands if command[-1] == "/gpu"][1:]
     assert not any(option and option in command for command in withheld)
+    copied = [Path(command[-1]).name for command in passing if command[0] == "ch-fromhost"]
+    second = {Path(word).name for command in withheld for word in command} & {*node.unpacked}
+    assert (copied, second) == ((["image"], {"second-image"}) if helpers else ([], second))
+    assert node.unpacked.count("second-image") == bool(helpers)
 
 
-def test_output_is_bounded_and_keeps_its_ends_and_denials() -> None:
+@pytest.mark.parametrize(
+    ("printed", "expected"),
+    [
+        ("a\tb\x1b[0m\nsecond", "a b [0m"),
+        ("x" * 900, "x" * 500),
+        ("\x07\n", "unknown"),
+        ("", ""),
+    ],
+)
+def test_facts_are_written_as_the_import_takes_them(
+    printed: str,
+    expected: str,
+    node: FakeNode,
+    machine: Machine,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """All that the node's programs and its kernel say, also if they say nothing."""
+    monkeypatch.setattr(node.module, "output_of", lambda _: printed)
+    monkeypatch.setattr(node.module, "text_of", lambda _: f"model name : {printed}\n")
+    monkeypatch.setattr(node.module.platform, "release", lambda: printed)
+    assert node.run("--output", "e.json") == 0
+    evidence = json.loads((node.folder / "e.json").read_text())
+    assert evidence["node"]["mpi"] == expected
+    assert evidence["host"]["kernel"].startswith(expected or "unknown")
+    with pytest.raises(Refused, match="no check passed"):  # it is not malformed
+        taken(machine, (node.folder / "e.json").read_text())
+
+
+@pytest.mark.parametrize(
+    ("number", "below", "signals"),
+    [
+        (signal.SIGTERM, [[7], [7, 8], [8], []], [7, 8]),
+        (signal.SIGKILL, [[7], [7, 8], [8], []], [7, 7, 8, 8]),
+        (signal.SIGKILL, [[]], []),
+    ],
+)
+def test_a_signal_reaches_processes_that_were_started_meanwhile(
+    number: signal.Signals,
+    below: list[list[int]],
+    signals: list[int],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    module, sent = program(), list[int]()
+    left = iter(below)
+    monkeypatch.setattr(module, "processes_below", lambda _: next(left))
+    monkeypatch.setattr(module.os, "kill", lambda pid, _: sent.append(pid))
+    module.end_all(number, 5)
+    assert sent == signals
+
+
+def test_a_process_that_the_kernel_cannot_end_is_a_timeout(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It never closes its output, either."""
     module = program()
-    reader, writer = module.os.pipe()
-    with open(reader, "rb") as stream, open(writer, "wb") as pipe:  # noqa: PTH123 - descriptors
-        kept = module.Reader(stream)
-        pipe.write(b"begins\n" + b"x" * 300_000 + b"\nrank 3 FAILED here\n" + b"y" * 900_000)
-        pipe.write(b"\nends")
-        pipe.close()
-        text = kept.text()
+    pipes = [module.os.pipe() for _ in range(2)]
+
+    class Stuck:
+        def __init__(self, *_: object, **__: object) -> None:
+            self.returncode = None
+            self.stdout, self.stderr = (open(end, "rb") for end, _ in pipes)  # noqa: PTH123, SIM115
+
+        def wait(self, timeout: float) -> None:
+            raise module.subprocess.TimeoutExpired("stuck", timeout)
+
+    monkeypatch.setattr(module.subprocess, "Popen", Stuck)
+    monkeypatch.setattr(module, "ENDING_S", 0.05)
+    monkeypatch.setattr(module, "processes_below", lambda _: [])
+    done = module.run_command(["stuck"], 9, {}, str(tmp_path))
+    assert (done["status"], done["timed_out"], done["stdout"]) == (-9, True, "")
+    for _, writer in pipes:
+        module.os.close(writer)
+
+
+ENDS = 1 << 19  # bytes that are kept of each end
+FAILURE = b"\nrank 3 FAILED here\n"
+FALSE_ALARMS = (
+    b"test_3 XFAILED as expected\nCUBLAS_STATUS_EXECUTION_FAILED\nFAILED_TESTS=0\n" * 1000
+)
+
+
+@pytest.mark.parametrize(
+    ("middle", "found"),
+    [
+        (b"x" * 300_000 + FAILURE, "\nrank 3 FAILED here\n"),
+        (b"x" * (ENDS - 7 - 12) + FAILURE, "\nrank 3 FAILED here\n"),  # begins in the first part
+        (b"x" * (ENDS - 7) + FAILURE, "\nrank 3 FAILED here\n"),
+        (b"x" * ENDS + FALSE_ALARMS + FAILURE, "\nrank 3 FAILED here\n"),
+        (b"x" * ENDS + b"\n\x1b[31mFAILED\x1b[0m\n", "\n\x1b[31mFAILED\x1b[0m\n"),
+        (b"x" * ENDS + b"\nMPI started singletons\n", "\nMPI started singletons\n"),
+        (b"x" * ENDS + FALSE_ALARMS, ""),
+        (b"x" * ENDS + FAILURE * 9000, "\nrank 3 FAILED here\n"),
+    ],
+)
+def test_output_is_bounded_and_keeps_its_ends_and_denials(middle: bytes, found: str) -> None:
+    """The import finds a failure in it, and only where one was printed."""
+    printed = b"begins\n" + middle + b"y" * 2_000_000 + b"\nends"
+    text = kept_of(program().Reader, printed)
     assert text.startswith("begins\nxx")
     assert text.endswith("yy\nends")
-    assert "\nrank 3 FAILED here\n" in text
-    assert len(text) < 300_000
+    assert found in text
+    assert len(text) <= 1 << 20, "what the import takes"
+    assert bool(checks._no_finding("ends", text)) is bool(found)
+
+
+@pytest.mark.parametrize("size", [2 * ENDS, 2 * ENDS + 1])
+def test_output_that_verify_keeps_whole_is_kept(size: int) -> None:
+    printed = b"z" * size
+    is_whole = kept_of(program().Reader, printed) == printed.decode()
+    assert is_whole is (kept_of(terminal.Reader, printed, 9.0) == printed.decode())
+
+
+def kept_of(reader: Callable[[IO[bytes]], Any], printed: bytes, *wait_s: float) -> str:
+    """What a reader keeps of a stream."""
+    end, writer = os.pipe()
+    with open(end, "rb") as stream, open(writer, "wb") as pipe:  # noqa: PTH123 - descriptors
+        kept = reader(stream)
+        pipe.write(printed)
+        pipe.close()
+        text: str = kept.text(*wait_s)
+    return text
