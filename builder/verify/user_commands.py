@@ -315,7 +315,7 @@ def _measured(
             targets=lambda: notes.processes()[1:],
         )
         after, over = os.times(), time.time()
-    if not notes.read("started"):
+    if not (notes.read("started") or notes.has_no_room):
         raise StepFailed(
             f"{kind.program} did not start the program: exit status {ended}",
             hint="'build-images doctor' shows what this machine lacks",

@@ -87,6 +87,8 @@ def test_commands_that_start_a_program(folder: Path, machine: Machine) -> None:
         ({**ENDED, "status": "0\n"}, 9, 0, ": 0.00 s, exit status 0\n"),
         ({"started": "1\n"}, 1, 137, "exit status 137\n  processor 0.00 s"),
         ({"started": "1\n"}, 143, 143, "exit status 143\n"),
+        ({"started": "1\n", "times": "", "status": ""}, 5, 5, "exit status 5\n"),
+        ({"started": "", "times": "", "status": ""}, 0, 0, "exit status 0\n"),
         ({**ENDED, "status": "1000\n"}, 0, 137, "exit status 137\n"),
         ({**ENDED, "times": "nonsense"}, 0, 3, "processor 0.00 s"),
         ({**ENDED, "started": "x" * 2000}, 0, 1, "apptainer did not start the program"),
