@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -34,7 +35,14 @@ from builder.verify.finished_images import finished, within_reach, work_folder
 from builder.verify.measure.sampling import ProcessLoad, Sampler, gpu_look, use_of
 from builder.verify.runners import DEFAULTS, RUNNERS
 from builder.verify.runners.oci import Chroot
-from builder.verify.runners.protocol import Container, CopiesDriver, Kind, Prefixed, Runner
+from builder.verify.runners.protocol import (
+    NOBODY,
+    Container,
+    CopiesDriver,
+    Kind,
+    Prefixed,
+    Runner,
+)
 from builder.verify.runners.sites import BARE_FORMAT, bare_kind
 
 SHELLS = ("buildah", "apptainer", "charliecloud")  # runners that can share the terminal
@@ -247,8 +255,7 @@ def _run_in_copy(
         with work_folder(container.tools) as work:
             artifact = within_reach(kind.format, manifest.artifacts[kind.format], folder, work)
             notes = ProgramNotes(folder=work / "run")
-            notes.folder.mkdir()
-            notes.folder.chmod(0o1777)  # the program's user writes there
+            notes.folder.mkdir(mode=0o700)
             binds = {**container.binds, NOTES_AT: notes.folder}
             container = replace(container, artifact=artifact.path, work=work, binds=binds)
             with kind.open(container) as opened:
@@ -300,6 +307,8 @@ def _measured(
     if isinstance(opened, CopiesDriver):
         opened.copy_driver()
     prefixed = _prefixed(opened)
+    if tools.ordinary_user:  # the caller is root: only the program's user may write notes
+        shutil.chown(notes.folder, prefixed.user or int(NOBODY.partition(":")[0]))
     # Buildah may lose the end of the output: see `Chroot`.
     script = NOTING_SCRIPT % ("sleep 1" if kind.name == "buildah" else "")
     with (

@@ -7,6 +7,7 @@ import dataclasses
 import errno
 import json
 import os
+import stat
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -40,8 +41,10 @@ class Machine(Commands):
         words = list(self._started(argv, options))
         bound = [word for word in words if word.endswith(f":{AT}")]
         folder = bound[0].split("=", 1)[1].removesuffix(f":{AT}") if bound else ""
+        at = Path(folder or words[words.index(AT) + 1])
+        assert stat.S_IMODE(at.stat().st_mode) == 0o700
         for name, text in self.notes.items():
-            Path(folder or words[words.index(AT) + 1], name).write_text(text)
+            (at / name).write_text(text)
         return self.ended
 
 
