@@ -168,12 +168,15 @@ class ProgramRun:
     use: Use
 
     def is_like(self, other: ProgramRun) -> bool:
-        """Return whether both ran the same command on the same image to its end, without error."""
-        return (self.content_key, self.argv, 0) == (
-            other.content_key,
-            other.argv,
-            self.status or other.status,
-        )
+        """Return whether both ran the same command on the same image to its end, without error.
+
+        Both had the same host and folders, and GPUs or none.
+        """
+        return self.status == other.status == 0 and self._conditions == other._conditions
+
+    @property
+    def _conditions(self) -> tuple[object, ...]:
+        return self.content_key, self.argv, self.host, sorted(self.binds), bool(self.no_gpu)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -130,6 +130,8 @@ def test_all_that_is_written_of_a_program() -> None:
         for name, seconds in times
     ]
     others = [replace(bare, argv=("x",)), replace(bare, status=1), replace(bare, content_key="x")]
+    others += [replace(bare, no_gpu="x"), replace(bare, binds=())]
+    others += [replace(bare, host=replace(bare.host, cores=2))]
     lost = replace(bare, emulator="qemu 11", use=replace(bare.use, gpus=(), no_gpus="GPU is lost"))
     texts = [
         text_of_run(PROGRAM_RUN, [*like, *others]),
