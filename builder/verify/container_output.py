@@ -96,7 +96,7 @@ NOTING_SCRIPT = f"""\
 trap : HUP INT QUIT TERM USR1 USR2
 exec 3>&2 2>/dev/null
 echo $$ >{NOTES_AT}/started
-env -- "$@" 2>&3 3>&-
+(umask %s; exec env -- "$@" 2>&3 3>&-)
 status=$?
 times >{NOTES_AT}/times
 if [ $status = 127 ] && ! command -v "$0" >/dev/null; then

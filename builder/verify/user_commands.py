@@ -179,17 +179,25 @@ def _container(tools: Tools, layer: str) -> Iterator[tuple[Buildah, str]]:
 _TICK_S = 0.004  # by which the times of files are known
 
 
+def _umask() -> int:
+    umask = os.umask(0o077)
+    os.umask(umask)
+    return umask
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProgramRequest:
     """A program to run: in a format, by default in the first that this machine can run, or bare.
 
-    `binds` are folders of this machine by their paths in the container.
+    `binds` are folders of this machine by their paths in the container. `umask` is that of whoever
+    makes the request: later, the builder has another (builder.build.at_work).
     """
 
     argv: tuple[str, ...]
     format: str = ""
     bare: bool = False
     binds: Mapping[str, Path] = field(default_factory=dict)
+    umask: int = field(default_factory=_umask)
 
 
 def run_program(
@@ -226,7 +234,7 @@ def run_program(
         host=host,
         emulator=emulator,
         no_gpu=no_gpu,
-        **_run_in_copy(container, kind, manifest, request.argv, say),
+        **_run_in_copy(container, kind, manifest, request, say),
     )
 
 
@@ -246,7 +254,7 @@ def _run_in_copy(
     container: Container,
     kind: Kind,
     manifest: Manifest,
-    argv: Sequence[str],
+    request: ProgramRequest,
     say: Callable[[str], object],
 ) -> _Measured:
     """Run a program in a copy of the container's artifact, which its user can read."""
@@ -259,7 +267,7 @@ def _run_in_copy(
             binds = {**container.binds, NOTES_AT: notes.folder}
             container = replace(container, artifact=artifact.path, work=work, binds=binds)
             with kind.open(container) as opened:
-                measured = _measured(opened, container.tools, kind, argv, notes)
+                measured = _measured(opened, container.tools, kind, request, notes)
     except OSError as error:  # after its end: what it left cannot be removed
         if measured is None:
             raise
@@ -302,7 +310,7 @@ def _no_gpu(manifest: Manifest, kind: Kind, tools: Tools, host: HostFacts) -> st
 
 
 def _measured(
-    opened: Runner, tools: Tools, kind: Kind, argv: Sequence[str], notes: ProgramNotes
+    opened: Runner, tools: Tools, kind: Kind, request: ProgramRequest, notes: ProgramNotes
 ) -> _Measured:
     if isinstance(opened, CopiesDriver):
         opened.copy_driver()
@@ -310,7 +318,8 @@ def _measured(
     if tools.ordinary_user:  # the caller is root: only the program's user may write notes
         shutil.chown(notes.folder, prefixed.user or int(NOBODY.partition(":")[0]))
     # Buildah may lose the end of the output: see `Chroot`.
-    script = NOTING_SCRIPT % ("sleep 1" if kind.name == "buildah" else "")
+    pause = "sleep 1" if kind.name == "buildah" else ""
+    script, argv = NOTING_SCRIPT % (f"{request.umask:04o}", pause), request.argv
     with (
         gpu_look(tools.processes) as gpus,
         Sampler(gpus, load=ProcessLoad(find=notes.processes)) as sampler,

@@ -322,6 +322,7 @@ def test_an_ordinary_user_runs_a_program_of_the_image(hpc_bench: Path) -> None:
         done = user.build_images(*words, "sh", "-c", "id -u >/data/id; no-such-command")
         assert done.status == 127
         assert (user.home / "id").stat().st_uid == image.stat().st_uid
+        assert (user.home / "id").stat().st_mode & 0o777 == 0o600  # by the user's umask
         done = user.build_images(*words, "no-such-command")
         assert done.status == 127
         assert "build-images: no-such-command: no such command in the image\n" in done.stderr

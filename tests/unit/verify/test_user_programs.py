@@ -76,6 +76,7 @@ def test_commands_that_start_a_program(folder: Path, machine: Machine) -> None:
                 format=form,
                 bare=not form,
                 binds={"/data": folder / "data"},
+                umask=0o027,
             )
             done = run_program(folder, machine.tools, request, say=machine.note)
             assert (done.status, done.cpu_seconds, done.binds) == (3, 61.75, ("/data",))
@@ -190,6 +191,15 @@ def test_a_record_that_cannot_be_written_loses_no_exit_status(
     assert output.err.startswith("build-images: x.json: No space left on device\n")
     assert output.err.endswith("  the program's exit status: 3\n")
     assert output.out == ""
+
+
+def test_the_program_has_the_callers_umask(folder: Path, machine: Machine) -> None:
+    before = os.umask(0o077)
+    try:
+        assert run(folder, "--format=sif", "--", "a") == 3
+    finally:
+        os.umask(before)
+    assert [line for line in machine.lines if "(umask 0077; exec env" in line]
 
 
 @pytest.mark.usefixtures("machine")
