@@ -48,8 +48,7 @@ printed on standard error, and recorded in the image's folder, with the command,
     place = parser.add_mutually_exclusive_group()
     text = "the format to run (default: the first that this machine can)"
     place.add_argument("--format", choices=FORMATS, default="", help=text)
-    text = "run it in the image's files without a container, to compare"
-    place.add_argument("--bare", action="store_true", help=text)
+    add_flag(place, "--bare", "run it in the image's files without a container, to compare")
     text = "a folder to read and write, by default at the same path (may be repeated)"
     add_list(parser, "--bind", text, "DIR[:PATH]")
     add_path(parser, "--prometheus", "also write the result in Prometheus' text format")
