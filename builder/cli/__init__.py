@@ -42,6 +42,7 @@ def _open_streams() -> None:
         if getattr(sys, name) is None:
             null = os.open(os.devnull, os.O_WRONLY if name == "stderr" else os.O_RDONLY)
             os.dup2(null, number)
+            os.set_inheritable(number, True)  # `null` may have been that number
             setattr(sys, name, os.fdopen(number, "w" if number else "r"))
 
 

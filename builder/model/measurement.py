@@ -59,6 +59,10 @@ class GpuUse:
     memory_bytes: int | None = None
     power_w: float | None = None
 
+    def __str__(self) -> str:
+        busy = "-" if self.busy is None else f"{self.busy:.0%}"
+        return f"GPU {self.index}: {busy} busy, {megabytes(self.memory_bytes)}"
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sample:
@@ -80,6 +84,7 @@ class Use:
 
     `cpu` is the mean over the run, memory the most, and for each GPU the mean share of the time
     and the most memory and power. `no_gpus` says why GPUs could not be asked, or not to the end.
+    `memory_bytes` is 0 if the run ended before a sample.
     """
 
     seconds: float
@@ -88,6 +93,11 @@ class Use:
     gpus: tuple[GpuUse, ...] = ()
     no_gpus: str = ""
     samples: tuple[Sample, ...] = ()
+
+    @property
+    def peak_bytes(self) -> int | None:
+        """The most memory; None if it is unknown."""
+        return self.memory_bytes or None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -168,12 +178,15 @@ class ProgramRun:
     use: Use
 
     def is_like(self, other: ProgramRun) -> bool:
-        """Return whether both ran the same command on the same image to its end, without error."""
-        return (self.content_key, self.argv, 0) == (
-            other.content_key,
-            other.argv,
-            self.status or other.status,
-        )
+        """Return whether both ran the same command on the same image to its end, without error.
+
+        Both had the same host and folders, and GPUs or none.
+        """
+        return self.status == other.status == 0 and self._conditions == other._conditions
+
+    @property
+    def _conditions(self) -> tuple[object, ...]:
+        return self.content_key, self.argv, self.host, sorted(self.binds), bool(self.no_gpu)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -327,6 +340,11 @@ class Measured:
         if not with_runs:
             del document["runs"]
         return document
+
+
+def megabytes(number: int | None) -> str:
+    """Return bytes as outputs show them; `-` if they are unknown."""
+    return "-" if number is None else f"{number / 1e6:.0f} MB"
 
 
 def program_of(argv: Sequence[str]) -> str:

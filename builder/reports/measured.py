@@ -26,6 +26,7 @@ from builder.model.measurement import (
     ProgramRun,
     Row,
     Use,
+    megabytes,
     program_of,
 )
 from builder.model.records import read
@@ -184,12 +185,9 @@ def text_of_run(run: ProgramRun, recorded: Iterable[ProgramRun] = ()) -> str:
     cores = f"{use.cpu:.0%} of {counted(run.host.cores, 'core')}"
     lines = [
         f"{run.image}, {where}: {use.seconds:.2f} s, exit status {run.status}",
-        f"processor {run.cpu_seconds:.2f} s ({cores}), memory {use.memory_bytes / 1e6:.0f} MB",
+        f"processor {run.cpu_seconds:.2f} s ({cores}), memory {megabytes(use.peak_bytes)}",
         f"runtime: {run.start_s:.2f} s to start, processor {run.runtime_cpu_seconds:.2f} s",
-        *(
-            f"GPU {gpu.index}: {gpu.busy or 0:.0%} busy, {(gpu.memory_bytes or 0) / 1e6:.0f} MB"
-            for gpu in use.gpus
-        ),
+        *map(str, use.gpus),
         *([f"GPUs NOT SAMPLED, or not to the end: {use.no_gpus}"] if use.no_gpus else []),
         *_against_bare(run, [each for each in recorded if each.is_like(run)]),
     ]
@@ -242,16 +240,16 @@ def plot_of_run(run: ProgramRun, *, is_page: bool) -> str:
     """Return the samples of a run as an SVG image, or as a page with it."""
     from builder.reports.templates import page_environment  # noqa: PLC0415 - slow to import
 
-    samples, most = run.use.samples, run.use.memory_bytes or 1
+    samples, most = run.use.samples, run.use.peak_bytes
     seconds = max(run.use.seconds, 0.001)
     gpus: dict[int, list[tuple[float, float]]] = {}
     for at_s, gpu in ((sample.at_s, gpu) for sample in samples for gpu in sample.gpus):
-        gpus.setdefault(gpu.index, []).append((at_s, gpu.busy or 0.0))
+        gpus.setdefault(gpu.index, []).extend([] if gpu.busy is None else [(at_s, gpu.busy)])
     cpu = [(sample.at_s, sample.cpu) for sample in samples]
     memory = [(sample.at_s, sample.memory_bytes) for sample in samples]
     panels = [
         Panel.of(f"cores busy, of {run.host.cores}", 1, seconds, cpu),
-        Panel.of(f"memory, up to {most / 1e6:.0f} MB", most, seconds, memory),
+        Panel.of(f"memory, up to {megabytes(most)}", most or 1, seconds, memory),
         *(Panel.of(f"GPU {index} busy", 1, seconds, pairs) for index, pairs in gpus.items()),
     ]
     title = text_of_run(run).partition("\n")[0]
@@ -288,11 +286,11 @@ _OF_USE: tuple[Metric[Use], ...] = (
     Metric("run_seconds", "Time to completion of the last run", "s", lambda use: use.seconds),
     Metric(
         "run_cpu_busy_ratio",
-        "Share of the time that all cores were busy",
+        "Mean share of all cores that was busy",
         "percentunit",
         lambda use: use.cpu,
     ),
-    Metric("run_memory_peak_bytes", "Most memory in use", "bytes", lambda use: use.memory_bytes),
+    Metric("run_memory_peak_bytes", "Most memory in use", "bytes", lambda use: use.peak_bytes),
 )
 _OF_GPU: tuple[Metric[GpuUse], ...] = (
     Metric(

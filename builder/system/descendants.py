@@ -33,6 +33,8 @@ _STATES = {"R": "running", "T": "stopped", "t": "stopped by a tracer"}
 _EMULATORS = "qemu-"
 _SET_CHILD_SUBREAPER = 36  # prctl(2)
 _NO_SUCH_PROGRAM = 127  # what a shell reports
+_TO_END = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_TO_GROUPS = (signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)  # by terminals and batch systems
 
 
 def end_tree(pid: int, *, grace_s: float) -> None:
@@ -169,7 +171,8 @@ def main() -> NoReturn:
     ctypes.CDLL(None).prctl(_SET_CHILD_SUBREAPER, True)
     # This process ends with the command, so signals to end are sent to all processes below it.
     # Unlike SIG_IGN, a handler is not inherited by the command.
-    for request in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    heeded = [number for number in _TO_GROUPS if signal.getsignal(number) is not signal.SIG_IGN]
+    for request in (*_TO_END, *heeded):
         signal.signal(request, lambda *_: None)
     entry = None if user == "-" else pwd.getpwnam(user)
     try:

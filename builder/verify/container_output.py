@@ -105,7 +105,7 @@ NOTING_SCRIPT = f"""\
 trap : HUP INT QUIT TERM USR1 USR2
 exec 3>&2 2>/dev/null
 echo $$ >{NOTES_AT}/started
-env -- "$@" 2>&3 3>&-
+(umask %s; exec env -- "$@" 2>&3 3>&-)
 status=$?
 times >{NOTES_AT}/times
 if [ $status = 127 ] && ! command -v "$0" >/dev/null; then
@@ -153,10 +153,20 @@ class ProgramNotes:
     def status(self, ended: int) -> int:
         """Return the program's exit status; if its container was killed, that of a killed program.
 
-        On Ctrl-C Buildah kills it, and returns 1.
+        On Ctrl-C Buildah kills it, and returns 1. On a full disk the script returns the status.
         """
         text = self.read("status")
-        return int(text) if _STATUS.fullmatch(text) else max(ended, _KILLED)
+        if _STATUS.fullmatch(text):
+            return int(text)
+        return ended if self.has_no_room else max(ended, _KILLED)
+
+    @property
+    def has_no_room(self) -> bool:
+        """True if the script reached its end, and could write no status."""
+        try:
+            return (self.folder / "status").lstat().st_size == 0
+        except OSError:
+            return False
 
     @property
     def cpu_s(self) -> float:

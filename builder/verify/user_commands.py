@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -34,7 +35,14 @@ from builder.verify.finished_images import finished, within_reach, work_folder
 from builder.verify.measure.sampling import ProcessLoad, Sampler, gpu_look, use_of
 from builder.verify.runners import DEFAULTS, RUNNERS
 from builder.verify.runners.oci import Chroot
-from builder.verify.runners.protocol import Container, CopiesDriver, Kind, Prefixed, Runner
+from builder.verify.runners.protocol import (
+    NOBODY,
+    Container,
+    CopiesDriver,
+    Kind,
+    Prefixed,
+    Runner,
+)
 from builder.verify.runners.sites import BARE_FORMAT, bare_kind
 
 SHELLS = ("buildah", "apptainer", "charliecloud")  # runners that can share the terminal
@@ -171,17 +179,25 @@ def _container(tools: Tools, layer: str) -> Iterator[tuple[Buildah, str]]:
 _TICK_S = 0.004  # by which the times of files are known
 
 
+def _umask() -> int:
+    umask = os.umask(0o077)
+    os.umask(umask)
+    return umask
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProgramRequest:
     """A program to run: in a format, by default in the first that this machine can run, or bare.
 
-    `binds` are folders of this machine by their paths in the container.
+    `binds` are folders of this machine by their paths in the container. `umask` is that of whoever
+    makes the request: later, the builder has another (builder.build.at_work).
     """
 
     argv: tuple[str, ...]
     format: str = ""
     bare: bool = False
     binds: Mapping[str, Path] = field(default_factory=dict)
+    umask: int = field(default_factory=_umask)
 
 
 def run_program(
@@ -218,7 +234,7 @@ def run_program(
         host=host,
         emulator=emulator,
         no_gpu=no_gpu,
-        **_run_in_copy(container, kind, manifest, request.argv, say),
+        **_run_in_copy(container, kind, manifest, request, say),
     )
 
 
@@ -238,7 +254,7 @@ def _run_in_copy(
     container: Container,
     kind: Kind,
     manifest: Manifest,
-    argv: Sequence[str],
+    request: ProgramRequest,
     say: Callable[[str], object],
 ) -> _Measured:
     """Run a program in a copy of the container's artifact, which its user can read."""
@@ -247,12 +263,11 @@ def _run_in_copy(
         with work_folder(container.tools) as work:
             artifact = within_reach(kind.format, manifest.artifacts[kind.format], folder, work)
             notes = ProgramNotes(folder=work / "run")
-            notes.folder.mkdir()
-            notes.folder.chmod(0o1777)  # the program's user writes there
+            notes.folder.mkdir(mode=0o700)
             binds = {**container.binds, NOTES_AT: notes.folder}
             container = replace(container, artifact=artifact.path, work=work, binds=binds)
             with kind.open(container) as opened:
-                measured = _measured(opened, container.tools, kind, argv, notes)
+                measured = _measured(opened, container.tools, kind, request, notes)
     except OSError as error:  # after its end: what it left cannot be removed
         if measured is None:
             raise
@@ -295,13 +310,16 @@ def _no_gpu(manifest: Manifest, kind: Kind, tools: Tools, host: HostFacts) -> st
 
 
 def _measured(
-    opened: Runner, tools: Tools, kind: Kind, argv: Sequence[str], notes: ProgramNotes
+    opened: Runner, tools: Tools, kind: Kind, request: ProgramRequest, notes: ProgramNotes
 ) -> _Measured:
     if isinstance(opened, CopiesDriver):
         opened.copy_driver()
     prefixed = _prefixed(opened)
+    if tools.ordinary_user:  # the caller is root: only the program's user may write notes
+        shutil.chown(notes.folder, prefixed.user or int(NOBODY.partition(":")[0]))
     # Buildah may lose the end of the output: see `Chroot`.
-    script = NOTING_SCRIPT % ("sleep 1" if kind.name == "buildah" else "")
+    pause = "sleep 1" if kind.name == "buildah" else ""
+    script, argv = NOTING_SCRIPT % (f"{request.umask:04o}", pause), request.argv
     with (
         gpu_look(tools.processes) as gpus,
         Sampler(gpus, load=ProcessLoad(find=notes.processes)) as sampler,
@@ -315,7 +333,7 @@ def _measured(
             targets=lambda: notes.processes()[1:],
         )
         after, over = os.times(), time.time()
-    if not notes.read("started"):
+    if not (notes.read("started") or notes.has_no_room):
         raise StepFailed(
             f"{kind.program} did not start the program: exit status {ended}",
             hint="'build-images doctor' shows what this machine lacks",

@@ -200,7 +200,7 @@ def test_bare_is_the_image_and_nothing_of_the_caller(
 # ---- `run`: programs of users ----
 
 RUN = (sys.executable, "-m", "builder", "run")
-SCRIPT = "echo out; echo err >&2; cat; memory-speed 40 8 >/data/$0; exit $1"
+SCRIPT = "echo out; echo err >&2; cat; sleep 0.3; memory-speed 40 8 >/data/$0; exit $1"
 SAVING = 'trap "echo saved; exit 7" INT TERM; echo ready; sleep 300 & wait'
 
 
@@ -321,6 +321,7 @@ def test_an_ordinary_user_runs_a_program_of_the_image(hpc_bench: Path) -> None:
         done = user.build_images(*words, "sh", "-c", "id -u >/data/id; no-such-command")
         assert done.status == 127
         assert (user.home / "id").stat().st_uid == image.stat().st_uid
+        assert (user.home / "id").stat().st_mode & 0o777 == 0o600  # by the user's umask
         done = user.build_images(*words, "no-such-command")
         assert done.status == 127
         assert "build-images: no-such-command: no such command in the image\n" in done.stderr

@@ -98,7 +98,7 @@ class Commands:
             waiting=look(os.getpid()) if hangs and look else (),
         )
 
-    def _chown(self, path: Path, user: str) -> None:
+    def _chown(self, path: Path, user: str | int) -> None:
         self.note(f"$ chown {user} {path}")
 
     def _logged(self, argv: Sequence[Any], **options: Any) -> Completed:

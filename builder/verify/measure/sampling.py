@@ -11,12 +11,14 @@ After one error or timeout, GPUs are no longer sampled, and `problem` says why.
 from __future__ import annotations
 
 import json
+import math
+import operator
 import os
-import statistics
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Protocol
 
@@ -29,6 +31,7 @@ from builder.system.process import Processes
 _INTERVAL_S = 0.5
 _SHORTEST_S = 0.1  # between the first samples, for programs that end soon
 _MOST_SAMPLES = 2000  # with more, each two become one
+_ROUNDED_S = 0.01  # to which the times of samples are known
 _PROC = Path("/proc")
 _BEGIN_S = 30.0  # without the persistence daemon, each GPU takes seconds to wake up
 _SILENCE_S = 10.0
@@ -138,7 +141,7 @@ class Sampler:
             now, memory_bytes = self._load.look()
             at_s = time.monotonic() - self._began
             sample = Sample(
-                at_s=round(at_s, 2),
+                at_s=round(at_s, 2),  # _ROUNDED_S
                 cpu=round(now.share_since(before), 4),
                 memory_bytes=memory_bytes,
                 gpus=self._gpus.look(),
@@ -168,25 +171,41 @@ class _Thinned:
     def add(self, sample: Sample) -> None:
         self.pending.append(sample)
         if len(self.pending) == self.each:
-            self.kept.append(_joined(self.pending))
+            self.kept = self.samples
             self.pending = []
         if len(self.kept) == _MOST_SAMPLES:
-            self.kept = [_joined(self.kept[at : at + 2]) for at in range(0, _MOST_SAMPLES, 2)]
+            starts = (0.0, *(sample.at_s for sample in self.kept[1::2]))
+            pairs = zip(self.kept[::2], self.kept[1::2], starts, strict=False)
+            self.kept = [_joined(pair, since_s) for *pair, since_s in pairs]
             self.each *= 2
 
     @property
     def samples(self) -> list[Sample]:
-        return [*self.kept, *([_joined(self.pending)] if self.pending else [])]
+        since_s = self.kept[-1].at_s if self.kept else 0.0
+        return [*self.kept, *([_joined(self.pending, since_s)] if self.pending else [])]
 
 
-def _joined(samples: Sequence[Sample]) -> Sample:
+def _joined(samples: Sequence[Sample], since_s: float) -> Sample:
     """Return samples in a row as one: the mean of the cores, the most memory."""
+    shares = [sample.cpu for sample in samples]
     return Sample(
         at_s=samples[-1].at_s,
-        cpu=round(statistics.fmean(sample.cpu for sample in samples), 4),
+        cpu=_mean(zip(shares, _durations(samples, since_s), strict=True)),
         memory_bytes=max(sample.memory_bytes for sample in samples),
-        gpus=use_of_gpus([sample.gpus for sample in samples]),
+        gpus=use_of_gpus(samples, since_s),
     )
+
+
+def _durations(samples: Sequence[Sample], since_s: float) -> list[float]:
+    """Return the time that each sample stands for: since the sample before."""
+    times = [since_s, *(sample.at_s for sample in samples)]
+    return [max(_ROUNDED_S, after - before) for before, after in pairwise(times)]
+
+
+def _mean(pairs: Iterable[tuple[float, float]]) -> float:
+    """Return the mean of values, each with its duration."""
+    values, seconds = zip(*pairs, strict=True)
+    return round(math.fsum(map(operator.mul, values, seconds)) / math.fsum(seconds), 4)
 
 
 def use_of(samples: Sequence[Sample], *, seconds: float, cpu: float, no_gpus: str) -> Use:
@@ -195,25 +214,26 @@ def use_of(samples: Sequence[Sample], *, seconds: float, cpu: float, no_gpus: st
         seconds=round(seconds, 3),
         cpu=round(cpu, 4),
         memory_bytes=max((sample.memory_bytes for sample in samples), default=0),
-        gpus=use_of_gpus([sample.gpus for sample in samples]),
+        gpus=use_of_gpus(samples),
         no_gpus=no_gpus,
         samples=tuple(samples),
     )
 
 
-def use_of_gpus(looks: Sequence[Sequence[GpuUse]]) -> tuple[GpuUse, ...]:
-    """Return the mean utilization of each GPU, and its highest memory use and power."""
-    by_index: dict[int, list[GpuUse]] = {}
-    for gpu in (gpu for look in looks for gpu in look):
-        by_index.setdefault(gpu.index, []).append(gpu)
+def use_of_gpus(samples: Sequence[Sample], since_s: float = 0.0) -> tuple[GpuUse, ...]:
+    """Return the mean utilization of each GPU over the time, and its most memory and power."""
+    by_index: dict[int, list[tuple[GpuUse, float]]] = {}
+    for sample, seconds in zip(samples, _durations(samples, since_s), strict=True):
+        for gpu in sample.gpus:
+            by_index.setdefault(gpu.index, []).append((gpu, seconds))
     uses = []
     for index, gpus in sorted(by_index.items()):
-        busy = [gpu.busy for gpu in gpus if gpu.busy is not None]
-        memory = [gpu.memory_bytes for gpu in gpus if gpu.memory_bytes is not None]
-        power = [gpu.power_w for gpu in gpus if gpu.power_w is not None]
+        busy = [(gpu.busy, seconds) for gpu, seconds in gpus if gpu.busy is not None]
+        memory = [gpu.memory_bytes for gpu, _ in gpus if gpu.memory_bytes is not None]
+        power = [gpu.power_w for gpu, _ in gpus if gpu.power_w is not None]
         use = GpuUse(
             index=index,
-            busy=round(statistics.fmean(busy), 4) if busy else None,
+            busy=_mean(busy) if busy else None,
             memory_bytes=max(memory, default=None),
             power_w=max(power, default=None),
         )

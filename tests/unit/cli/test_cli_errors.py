@@ -309,6 +309,14 @@ def test_a_stream_is_closed(redirection: str, argv: str, code: int, text: str) -
     assert (done.returncode, f"{done.stdout}{done.stderr}"[: len(text) or None]) == (code, text)
 
 
+@pytest.mark.parametrize("redirection", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_closed_stream_is_open_in_programs(redirection: str) -> None:
+    opened = "import subprocess, builder.cli; builder.cli._open_streams(); "
+    opened += "raise SystemExit(subprocess.call(['sh', '-c', ': 3<&0 4>&1 5>&2']))"
+    argv = ["sh", "-c", f'exec "$0" -c "$1" {redirection}', sys.executable, opened]
+    assert subprocess.run(argv, check=False, cwd=ROOT, capture_output=True).returncode == 0
+
+
 def test_a_locale_without_our_marks() -> None:
     cases = "tests/data/policy/cases"
     done = run("policy", "test", cases, stdout=subprocess.PIPE, PYTHONIOENCODING="ascii")

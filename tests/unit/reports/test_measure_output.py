@@ -21,7 +21,7 @@ from builder.build.run import Run
 from builder.cli import main, verify
 from builder.model import Artifact, LeftOut
 from builder.model.manifest import Manifest, manifest_text
-from builder.model.measurement import Completion, GpuUse, Measured, OneRun, PlaceFacts, Use
+from builder.model.measurement import Completion, GpuUse, Measured, OneRun, PlaceFacts, Sample, Use
 from builder.reports.measured import (
     as_text,
     exposition,
@@ -130,6 +130,8 @@ def test_all_that_is_written_of_a_program() -> None:
         for name, seconds in times
     ]
     others = [replace(bare, argv=("x",)), replace(bare, status=1), replace(bare, content_key="x")]
+    others += [replace(bare, no_gpu="x"), replace(bare, binds=())]
+    others += [replace(bare, host=replace(bare.host, cores=2))]
     lost = replace(bare, emulator="qemu 11", use=replace(bare.use, gpus=(), no_gpus="GPU is lost"))
     texts = [
         text_of_run(PROGRAM_RUN, [*like, *others]),
@@ -147,6 +149,13 @@ def test_all_that_is_written_of_a_program() -> None:
     assert page.endswith("</svg>\n</body>\n</html>\n")
     empty = replace(PROGRAM_RUN, use=Use(seconds=0.0, cpu=0.0, memory_bytes=0))
     assert plot_of_run(empty, is_page=False).count('points=""') == 2
+    assert "), memory -\n" in text_of_run(empty)
+    assert "run_memory_peak_bytes" not in exposition_of_run(empty)
+    unknown = (GpuUse(index=3),)
+    sample = Sample(at_s=1.0, cpu=0.5, memory_bytes=5, gpus=unknown)
+    unsaid = replace(empty, use=replace(empty.use, gpus=unknown, samples=(sample,)))
+    assert "\n  GPU 3: - busy, -" in text_of_run(unsaid)
+    assert plot_of_run(unsaid, is_page=False).count('points=""') == 1
 
 
 # The plot.

@@ -7,6 +7,7 @@ import pwd
 import shutil
 import signal
 import subprocess
+import sys
 import threading
 import time
 import tracemalloc
@@ -21,6 +22,7 @@ from builder.system.descendants import descendants, end_tree, text_of, with_chil
 from builder.system.process import TAIL_LINES, Completed, Processes
 from builder.system.terminal import CAPTURE_LIMIT
 
+PROJECT = Path(__file__).parents[3]
 LONG = "300"  # seconds that no test waits for
 
 
@@ -116,6 +118,24 @@ def test_signals_are_passed_on_to_the_targets_or_to_all(
     assert Processes().interactive(script, targets=targets) == (7 if has_targets else 8)
     sender.join()
     assert signal.getsignal(number) is before
+
+
+@pytest.mark.parametrize("number", [signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2])
+def test_a_signal_to_the_group_leaves_the_program_supervised(number: signal.Signals) -> None:
+    name = number.name.removeprefix("SIG")
+    script = f"trap 'noted=1' {name}; echo ready; while [ ! $noted ]; do sleep 0.01; done; exit 7"
+    run = (
+        "import sys; from builder.system.process import Processes; "
+        "sys.exit(Processes().interactive(sys.argv[1:], targets=list))"
+    )
+    argv = [sys.executable, "-c", run, "env", f"--default-signal={name}", *sh(script)]
+    with subprocess.Popen(
+        argv, cwd=PROJECT, stdout=subprocess.PIPE, start_new_session=True
+    ) as running:
+        assert running.stdout
+        assert running.stdout.readline() == b"ready\n"
+        os.killpg(running.pid, number)
+        assert running.wait(timeout=20) == 7
 
 
 @pytest.mark.parametrize("has_lists", [True, False])

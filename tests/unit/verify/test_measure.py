@@ -384,11 +384,11 @@ def test_a_run_is_sampled_to_its_completion(tmp_path: Path) -> None:
 def test_a_long_run_keeps_a_limited_number_of_samples() -> None:
     kept = _Thinned()
     for number in range(5001):
-        kept.add(Sample(at_s=number, cpu=number % 2, memory_bytes=number % 1000))
+        kept.add(Sample(at_s=number + 1, cpu=number % 2, memory_bytes=number % 1000))
     samples = kept.samples
     assert len(samples) == 1251
-    assert [each.at_s for each in samples[:3]] == [3, 7, 11]
-    assert samples[-1] == Sample(at_s=5000, cpu=0, memory_bytes=0)
+    assert [each.at_s for each in samples[:3]] == [4, 8, 12]
+    assert samples[-1] == Sample(at_s=5001, cpu=0, memory_bytes=0)
     assert {each.cpu for each in samples[:-1]} == {0.5}
     assert max(each.memory_bytes for each in samples) == 999
 
@@ -426,7 +426,27 @@ def test_gpus_are_summed_up_and_what_they_do_not_say_is_left_open() -> None:
         (GpuUse(index=1), GpuUse(index=0, busy=0.4, memory_bytes=9, power_w=80.0)),
         (GpuUse(index=0, busy=0.4),),
     ]
-    assert use_of_gpus(looks) == (
+    samples = [
+        Sample(at_s=at_s, cpu=0.0, memory_bytes=0, gpus=gpus)
+        for at_s, gpus in enumerate(looks, start=1)
+    ]
+    assert use_of_gpus(samples) == (
         GpuUse(index=0, busy=0.3333, memory_bytes=9, power_w=100.0),
         GpuUse(index=1),
     )
+
+
+@pytest.mark.parametrize("most", [2000, 4, 2])
+def test_means_are_weighted_by_time(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Idle for 2 s with many samples, then busy for 4 s with few; also where two are joined."""
+    monkeypatch.setattr("builder.verify.measure.sampling._MOST_SAMPLES", most)
+    kept = _Thinned()
+    for at_s in (0.1, 0.2, 0.4, 1.0, 2.0, 4.0, 6.0):
+        share = float(at_s > 2)
+        gpus = (GpuUse(index=0, busy=share),)
+        kept.add(Sample(at_s=at_s, cpu=share, memory_bytes=0, gpus=gpus))
+    [gpu] = use_of_gpus(kept.samples)
+    assert gpu.busy == pytest.approx(2 / 3, abs=0.001)
+    times = [0.0, *(each.at_s for each in kept.samples)]
+    busy = [each.cpu * (each.at_s - at_s) for each, at_s in zip(kept.samples, times, strict=False)]
+    assert sum(busy) == pytest.approx(4, abs=0.001)

@@ -7,6 +7,7 @@ import dataclasses
 import errno
 import json
 import os
+import stat
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -40,8 +41,10 @@ class Machine(Commands):
         words = list(self._started(argv, options))
         bound = [word for word in words if word.endswith(f":{AT}")]
         folder = bound[0].split("=", 1)[1].removesuffix(f":{AT}") if bound else ""
+        at = Path(folder or words[words.index(AT) + 1])
+        assert stat.S_IMODE(at.stat().st_mode) == 0o700
         for name, text in self.notes.items():
-            Path(folder or words[words.index(AT) + 1], name).write_text(text)
+            (at / name).write_text(text)
         return self.ended
 
 
@@ -73,6 +76,7 @@ def test_commands_that_start_a_program(folder: Path, machine: Machine) -> None:
                 format=form,
                 bare=not form,
                 binds={"/data": folder / "data"},
+                umask=0o027,
             )
             done = run_program(folder, machine.tools, request, say=machine.note)
             assert (done.status, done.cpu_seconds, done.binds) == (3, 61.75, ("/data",))
@@ -87,6 +91,8 @@ def test_commands_that_start_a_program(folder: Path, machine: Machine) -> None:
         ({**ENDED, "status": "0\n"}, 9, 0, ": 0.00 s, exit status 0\n"),
         ({"started": "1\n"}, 1, 137, "exit status 137\n  processor 0.00 s"),
         ({"started": "1\n"}, 143, 143, "exit status 143\n"),
+        ({"started": "1\n", "times": "", "status": ""}, 5, 5, "exit status 5\n"),
+        ({"started": "", "times": "", "status": ""}, 0, 0, "exit status 0\n"),
         ({**ENDED, "status": "1000\n"}, 0, 137, "exit status 137\n"),
         ({**ENDED, "times": "nonsense"}, 0, 3, "processor 0.00 s"),
         ({**ENDED, "started": "x" * 2000}, 0, 1, "apptainer did not start the program"),
@@ -185,6 +191,15 @@ def test_a_record_that_cannot_be_written_loses_no_exit_status(
     assert output.err.startswith("build-images: x.json: No space left on device\n")
     assert output.err.endswith("  the program's exit status: 3\n")
     assert output.out == ""
+
+
+def test_the_program_has_the_callers_umask(folder: Path, machine: Machine) -> None:
+    before = os.umask(0o077)
+    try:
+        assert run(folder, "--format=sif", "--", "a") == 3
+    finally:
+        os.umask(before)
+    assert [line for line in machine.lines if "(umask 0077; exec env" in line]
 
 
 @pytest.mark.usefixtures("machine")
