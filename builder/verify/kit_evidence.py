@@ -39,7 +39,7 @@ from builder.verify.targets import ProofTarget, expected_target
 _SCHEMA = "build-images/kit-evidence/v1"
 _MOST_BYTES = 64 << 20  # of the file
 _MOST_VALUES = 8_000_000  # in it; commas of output count, too
-_MOST_LETTERS = 1 << 20  # of a stream; the kit keeps a quarter of that
+_MOST_LETTERS = 1 << 20  # of a stream; the kit keeps no more
 _LONGEST_FACT, _LONGEST_NAME = 500, 40
 _STATUSES = range(-64, 256)
 _CLOCKS_DIFFER = dt.timedelta(days=1)
