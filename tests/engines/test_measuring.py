@@ -200,7 +200,7 @@ def test_bare_is_the_image_and_nothing_of_the_caller(
 # ---- `run`: programs of users ----
 
 RUN = (sys.executable, "-m", "builder", "run")
-SCRIPT = "echo out; echo err >&2; cat; sleep 0.3; memory-speed 40 8 >/data/$0; exit $1"
+SCRIPT = "echo out; echo err >&2; cat; memory-speed 100 8 >/data/$0; sleep 0.5; exit $1"
 SAVING = 'trap "echo saved; exit 7" INT TERM; echo ready; sleep 300 & wait'
 
 
