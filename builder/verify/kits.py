@@ -214,12 +214,7 @@ def write_kit(
         kit = _kit(image, names, run.tools, checks_only=checks_only)
         text = json.dumps(write(kit), indent=1, sort_keys=True) + "\n"
         record = folder / RECORDS / f"{kit.id}.json"
-        write_whole(record, text)
-        try:
-            _write_tar(target, text, [image.artifacts[name].path for name in names])
-        except BaseException:
-            record.unlink()
-            raise
+        _write_tar(target, text, [image.artifacts[name].path for name in names], record)
     return kit
 
 
@@ -253,8 +248,8 @@ def _kit(image: OpenImage, names: Sequence[str], tools: Tools, *, checks_only: b
     )
 
 
-def _write_tar(target: Path, text: str, images: Sequence[Path]) -> None:
-    """Write the archive; it gets its name when it is complete."""
+def _write_tar(target: Path, text: str, images: Sequence[Path], record: Path) -> None:
+    """Write the archive, and the record of it; it gets its name when both are complete."""
     if target.exists() and not target.is_file():
         raise BadInput(f"{target}: not a file")
     partial_file = target.with_name(f".{target.name}.partial")
@@ -266,6 +261,7 @@ def _write_tar(target: Path, text: str, images: Sequence[Path]) -> None:
             for path in images:
                 with path.open("rb") as file:
                     archive.addfile(_entry(path.name, path.stat().st_size, 0o644), file)
+        write_whole(record, text)
         partial_file.rename(target)
     finally:
         partial_file.unlink(missing_ok=True)
