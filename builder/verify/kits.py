@@ -185,12 +185,7 @@ def _engines(target: ProofTarget, tools: Tools, *, checks_only: bool) -> dict[st
 
 
 def write_kit(
-    run: Run,
-    folder: Path,
-    target: Path,
-    formats: Sequence[str] = (),
-    *,
-    checks_only: bool = False,
+    run: Run, folder: Path, target: Path, formats: Sequence[str] = (), *, checks_only: bool = False
 ) -> Kit:
     """Write a kit of the image in an output folder to the file `target`; return its description.
 
@@ -199,8 +194,8 @@ def write_kit(
     has none of the formats, or a file that differs from its manifest.
     """
     manifest = finished(folder)
-    own = {MANIFEST, *FILES.values(), *manifest.digests}
-    if target.resolve() in {(folder / name).resolve() for name in own}:
+    own = [folder / name for name in (MANIFEST, *FILES.values(), *manifest.digests)]
+    if target.resolve() in [path.resolve() for path in own]:
         raise BadInput(f"{target}: a file of the image", hint="name another file for the kit")
     expected = expected_target(run.settings.project, manifest)
     with opened(folder, run.tools, expected) as complete:

@@ -54,7 +54,7 @@ GPU_CHECKS = tuple(
 )
 
 
-def now(hours: int = 0) -> str:
+def now(hours: float = 0) -> str:
     time = dt.datetime.now(tz=dt.timezone.utc) + dt.timedelta(hours=hours)
     return time.isoformat(timespec="seconds")
 
