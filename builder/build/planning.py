@@ -37,9 +37,10 @@ def planned(project: Project, selection: Selection) -> tuple[Plan, Sequence[Plan
     has_facts = any((project.layers.own.folder / "facts").glob("*.yaml"))  # each image may use them
     if selection.everything or has_facts:
         return plan, ()
-    own = [image for image in plan.images if _is_own(image, project)]
-    others = [image for image in plan.images if not _is_own(image, project)]
-    return dataclasses.replace(plan, images=tuple(own)), others
+    own, inherited = list[PlannedImage](), list[PlannedImage]()
+    for image in plan.images:
+        (own if _is_own(image, project) else inherited).append(image)
+    return dataclasses.replace(plan, images=tuple(own)), inherited
 
 
 def _is_own(image: PlannedImage, project: Project) -> bool:

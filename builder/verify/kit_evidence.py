@@ -239,12 +239,11 @@ def _faults(evidence: KitEvidence, kit: Kit, manifest: Manifest) -> Iterator[str
         yield f"it ran {evidence.artifact[:80]}, and the kit has {artifact.digest}"
     started, finished_at = time_of(evidence.started), time_of(evidence.finished)
     latest = dt.datetime.now(tz=dt.timezone.utc) + _CLOCK_AHEAD
-    if not time_of(kit.made) - _CLOCKS_DIFFER <= started <= finished_at <= latest:
+    if not time_of(kit.created) - _CLOCKS_DIFFER <= started <= finished_at <= latest:
         times = f"it ran from {evidence.started} to {evidence.finished} by the node's clock"
-        yield f"impossible times: {times}; the kit was made at {kit.made}, and here it is {now()}"
-    if sum(step.seconds for step in evidence.steps) > (
-        (finished_at - started).total_seconds() + _SLACK_S
-    ):
+        yield f"impossible times: {times}; the kit was created at {kit.created}, here it is {now()}"
+    seconds = sum(step.seconds for step in evidence.steps)
+    if seconds > (finished_at - started).total_seconds() + _SLACK_S:
         yield "its steps took longer than the run"
 
 

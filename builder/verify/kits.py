@@ -101,7 +101,7 @@ class Kit:
     arch: str
     content_key: str
     oci: str
-    made: str
+    created: str
     version: str
     directory: str
     environment: Mapping[str, str]
@@ -226,7 +226,7 @@ def _kit(image: OpenImage, names: Sequence[str], tools: Tools, *, checks_only: b
         arch=manifest.cell.arch,
         content_key=manifest.content_key,
         oci=read_layout(image.artifacts["oci"].path).digest,
-        made=now(),
+        created=now(),
         version=__version__,
         directory=target.directory,
         environment={**target.environment, "HOME": HOME_IN_CONTAINER},

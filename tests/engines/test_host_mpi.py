@@ -141,14 +141,14 @@ def test_programs_of_an_image_load_the_hosts_library(
     runner = () if LONG else ("--runner=apptainer",)
     env = {**wheel.tuning, **search_path(place, os.environ["PATH"])}
     done = build_images("verify", folder, *words, *runner, env=env)
-    found = launched(folder, "mpi-bind-mpirun")
-    assert sorted(found) == (["charliecloud", "sif"] if LONG else ["sif"])
-    for one in found.values():
-        assert one["outcome"] == "passed", one["reason"] + one.get("output", "")
-        assert one["reason"].startswith("2 ranks on 1 host: messages and collectives of 1 B to 8")
-        assert f"started by {wheel.launcher}; the host's {place}/lib/" in one["reason"]
-        assert one["data"]["library"].startswith(wheel.library)
-        assert one["data"]["library_file"] == str((place / "lib" / LIBRARY).resolve())
+    checks = launched(folder, "mpi-bind-mpirun")
+    assert sorted(checks) == (["charliecloud", "sif"] if LONG else ["sif"])
+    for check in checks.values():
+        assert check["outcome"] == "passed", check["reason"] + check.get("output", "")
+        assert check["reason"].startswith("2 ranks on 1 host: messages and collectives of 1 B to 8")
+        assert f"started by {wheel.launcher}; the host's {place}/lib/" in check["reason"]
+        assert check["data"]["library"].startswith(wheel.library)
+        assert check["data"]["library_file"] == str((place / "lib" / LIBRARY).resolve())
     if kind == "without":  # Debian's MPICH sometimes hangs with its own library: docs/launchers.md
         assert done.status == 4
         assert "skipped  the image has no MPI of its own: bind the host's Intel MPI" in done.stdout

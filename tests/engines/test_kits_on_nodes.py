@@ -92,15 +92,15 @@ def outcomes(image: Path, run: str) -> dict[str, tuple[str, str, list[str]]]:
 
     That of comparing the formats is left out: it is this machine's in any case.
     """
-    found = {one["check"]: one for one in manifest_of(image)["checks"][run]}
-    del found["formats-equal"]
+    by_check = {outcome["check"]: outcome for outcome in manifest_of(image)["checks"][run]}
+    del by_check["formats-equal"]
     return {
         check: (
-            one["outcome"],
-            one["reason"].partition("; it was waiting for: ")[0],
-            sorted(re.findall(r"sleep \d+", one["reason"])),
+            outcome["outcome"],
+            outcome["reason"].partition("; it was waiting for: ")[0],
+            sorted(re.findall(r"sleep \d+", outcome["reason"])),
         )
-        for check, one in found.items()
+        for check, outcome in by_check.items()
     }
 
 

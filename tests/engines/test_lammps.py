@@ -117,8 +117,8 @@ def test_ranks_in_containers_of_their_own(
     check = ["python3", on_the_host / "lammps-check.py", 4, on_the_host / CASES.lstrip("/")]
     env = {**two_nodes, **HYBRID, "PATH": tools.environment["PATH"]}
     done = run_program(*check, *ranks, env=env, cwd=Path("/tmp"), user=tools.ordinary_user)
-    said = "54 values of peptide, shear on 4 ranks agree with upstream's logs"
-    assert (done.status, done.finding) == (0, said), done.stderr
+    expected = "54 values of peptide, shear on 4 ranks agree with upstream's logs"
+    assert (done.status, done.finding) == (0, expected), done.stderr
 
 
 def finding(done: Completed) -> str:

@@ -426,5 +426,5 @@ def test_lammps_compares_with_upstream(
 
 def test_lammps_needs_a_log_of_as_many_ranks(tmp_path: Path) -> None:
     done = lammps(tmp_path, ranks=2)
-    said = f"wrong: {tmp_path}/cases/peptide has 0 logs of 2 ranks, not one"
-    assert (done.status, done.finding) == (1, said)
+    expected = f"wrong: {tmp_path}/cases/peptide has 0 logs of 2 ranks, not one"
+    assert (done.status, done.finding) == (1, expected)

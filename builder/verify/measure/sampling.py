@@ -118,7 +118,7 @@ class Sampler:
         self, gpus: Gpus, *, interval_s: float = _INTERVAL_S, load: Load | None = None
     ) -> None:
         self._gpus, self._interval_s, self._load = gpus, interval_s, load or MachineLoad()
-        self._kept = _Thinned()
+        self._samples = _Thinned()
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._look)
 
@@ -146,14 +146,14 @@ class Sampler:
                 memory_bytes=memory_bytes,
                 gpus=self._gpus.look(),
             )
-            self._kept.add(sample)
+            self._samples.add(sample)
             before = now
 
     @property
     def use(self) -> Use:
         """The load during the run; the mean of the cores is exact, whatever the interval."""
         return use_of(
-            self._kept.samples,
+            self._samples.samples,
             seconds=self._seconds,
             cpu=self._last.share_since(self._first),
             no_gpus=self._gpus.problem,
@@ -162,27 +162,27 @@ class Sampler:
 
 @dataclass(slots=True)
 class _Thinned:
-    """Samples of a run of any length: if there are many, several in a row are kept as one."""
+    """Samples of a run of any length: if there are many, several in a row become one."""
 
-    kept: list[Sample] = field(default_factory=list)
+    retained: list[Sample] = field(default_factory=list)
     pending: list[Sample] = field(default_factory=list)
     each: int = 1
 
     def add(self, sample: Sample) -> None:
         self.pending.append(sample)
         if len(self.pending) == self.each:
-            self.kept = self.samples
+            self.retained = self.samples
             self.pending = []
-        if len(self.kept) == _MOST_SAMPLES:
-            starts = (0.0, *(sample.at_s for sample in self.kept[1::2]))
-            pairs = zip(self.kept[::2], self.kept[1::2], starts, strict=False)
-            self.kept = [_joined(pair, since_s) for *pair, since_s in pairs]
+        if len(self.retained) == _MOST_SAMPLES:
+            starts = (0.0, *(sample.at_s for sample in self.retained[1::2]))
+            pairs = zip(self.retained[::2], self.retained[1::2], starts, strict=False)
+            self.retained = [_joined(pair, since_s) for *pair, since_s in pairs]
             self.each *= 2
 
     @property
     def samples(self) -> list[Sample]:
-        since_s = self.kept[-1].at_s if self.kept else 0.0
-        return [*self.kept, *([_joined(self.pending, since_s)] if self.pending else [])]
+        since_s = self.retained[-1].at_s if self.retained else 0.0
+        return [*self.retained, *([_joined(self.pending, since_s)] if self.pending else [])]
 
 
 def _joined(samples: Sequence[Sample], since_s: float) -> Sample:

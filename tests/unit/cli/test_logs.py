@@ -114,8 +114,8 @@ def test_a_run_that_ends_before_a_build_begins(
         [run] = folder.parent.glob(".run-*")
         threading.Timer(0.4, run.unlink).start()
         assert logs(folder, "-f", IMAGE) == 0
-    said = f"{IMAGE}: not begun\n{IMAGE}: the run ended before this build began\n"
-    assert capsys.readouterr() == ("", said)
+    expected = f"{IMAGE}: not begun\n{IMAGE}: the run ended before this build began\n"
+    assert capsys.readouterr() == ("", expected)
 
 
 def test_other_runs_of_the_same_images_are_named(

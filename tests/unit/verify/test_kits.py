@@ -218,13 +218,13 @@ def test_a_later_run_of_a_node_replaces_its_record_and_a_worse_one_is_told(
     kit: Kit,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    told: list[str] = []
-    monkeypatch.setattr(type(machine.run.progress), "say", lambda _, text: told.append(text))
+    progress: list[str] = []
+    monkeypatch.setattr(type(machine.run.progress), "say", lambda _, text: progress.append(text))
     assert taken(machine, sealed(evidence_of(kit))).record.outcome == "built"
     worse = steps_as_run(kit, {**RIGHT, SCRIPT: done("no\n", 1)})
     later = evidence_of(kit, steps=worse, started=now(0.05), finished=now(0.05))
     record = taken(machine, sealed(later)).record
-    assert told == [
+    assert progress == [
         "sif-kit-apptainer-node17-site-e171ce96: hello was passed in the run that this one replaces"
     ]
     assert [*record.checks] == ["sif-kit-apptainer-node17-site-e171ce96"]
@@ -322,7 +322,7 @@ OTHER = f"sha256:{'0' * 64}"
         (changed(finished=now(48)), Refused, "impossible times"),
         (changed(started=now(-48)), Refused, "impossible times"),
         (changed(started=now(1)), Refused, "impossible times"),
-        (changed(finished=now(0.2)), Refused, "by the node's clock; the kit was made at"),
+        (changed(finished=now(0.2)), Refused, "by the node's clock; the kit was created at"),
         (changed(started="yesterday"), BadInput, "Invalid isoformat"),
         (changed(schema="x"), BadInput, "schema: expected build-images/kit-evidence/v1"),
         (changed(gpus_after=[1]), BadInput, r"gpus_after[0]: expected a text, not 1"),
@@ -495,8 +495,8 @@ def test_evidence_of_a_kit_without_the_image_is_judged_and_not_recorded(
     machine: Machine,  # noqa: F811
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    told: list[str] = []
-    monkeypatch.setattr(type(machine.run.progress), "say", lambda _, text: told.append(text))
+    progress: list[str] = []
+    monkeypatch.setattr(type(machine.run.progress), "say", lambda _, text: progress.append(text))
     other = {**MPI_CHECK, "name": "other"}
     kit = small_kit(machine, other, {**MPI_CHECK, "name": "more", "needs": []}, needs="gpu")
     ends = {**RIGHT, "/opt/build-images/checks/20-mpi": done("all is well\n")}
@@ -518,7 +518,7 @@ def test_evidence_of_a_kit_without_the_image_is_judged_and_not_recorded(
         "environment",
         "other",
     ]
-    assert told == ["the kit has no image: this proves the node, and nothing was recorded"]
+    assert progress == ["the kit has no image: this proves the node, and nothing was recorded"]
     assert (machine.folder / "manifest.json").read_bytes() == before
     with pytest.raises(Refused, match="it says that it proves the image"):
         taken(machine, sealed({**evidence, "proves": "the image"}))
