@@ -245,8 +245,8 @@ def _kit(image: OpenImage, names: Sequence[str], tools: Tools, *, checks_only: b
 
 def _write_tar(target: Path, text: str, images: Sequence[Path], record: Path) -> None:
     """Write the archive, and the record of it; it gets its name when both are complete."""
-    if target.exists() and not target.is_file():
-        raise BadInput(f"{target}: not a file")
+    if not target.parent.is_dir() or (target.exists() and not target.is_file()):
+        raise BadInput(f"{target}: not a file, or its folder does not exist")
     partial_file = target.with_name(f".{target.name}.partial")
     contents = {"run": (_PROGRAM.read_bytes(), 0o755), "kit.json": (text.encode(), 0o644)}
     try:

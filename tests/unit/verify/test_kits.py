@@ -152,6 +152,8 @@ def test_a_kit_has_the_image_the_program_and_the_commands_of_verify(
     assert kit.environment == {**TARGET_ENVIRONMENT, "HOME": "/tmp"}
     with pytest.raises(BadInput, match="not a file"):
         write_kit(machine.run, machine.folder, machine.folder / "work")
+    with pytest.raises(BadInput, match="its folder does not exist"):
+        write_kit(machine.run, machine.folder, machine.folder / "absent/kit.tar")
 
 
 def test_a_kit_that_cannot_be_written_leaves_nothing(
