@@ -21,7 +21,7 @@ from builder import __version__
 from builder.artifacts.manifests import read_manifest, size_of, write_manifest
 from builder.artifacts.oci import LayerBlob, blob_path, finish_layout, read_layout, start_layout
 from builder.build.packing import file_digest
-from builder.build.planning import load_plan
+from builder.build.planning import load_images
 from builder.compile.spec import COMPILER
 from builder.distribute.pull.layers import tree_of_layout
 from builder.model import FORMATS, PASSED, Artifact, Outcome, PlannedImage, Selection
@@ -94,7 +94,7 @@ def make_project(
 
 def images_of(project: Path) -> tuple[PlannedImage, ...]:
     """All images of a project."""
-    return load_plan(project, Selection(everything=True)).images
+    return load_images(project, Selection(everything=True))
 
 
 def make_images(

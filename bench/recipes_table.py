@@ -17,7 +17,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from builder.build.planning import load_plan
+from builder.build.planning import load_images
 from builder.model import Selection
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -30,9 +30,8 @@ Row = tuple[str, bool]  # a recipe, and whether with CUDA
 @functools.cache
 def first_images() -> dict[tuple[Row, str], str]:
     """For each row and architecture the identifier of its first image, in build order."""
-    plan = load_plan(ROOT, Selection(everything=True))
     found: dict[tuple[Row, str], str] = {}
-    for image in plan.images:
+    for image in load_images(ROOT, Selection(everything=True)):
         row = (image.cell.recipe, image.cuda is not None)
         if image.cell.arch in ARCHS:
             found.setdefault((row, image.cell.arch), image.identifier)

@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 
 from builder.build.at_work import store_in_use
 from builder.build.mirror import find_mirror
-from builder.build.planning import planned
+from builder.build.planning import own_images
 from builder.build.stages import brought_bases
 from builder.build.workspace import write_spec
 from builder.compile.spec import base_archive, downloads_of
@@ -272,16 +272,16 @@ class Lockable:
     @classmethod
     def of(cls, project: Project, selection: Selection) -> Lockable:
         """Return what the images of a selection download; without a selector, the project's own."""
-        plan, others = planned(project, selection)
-        downloads, retained = downloads_of(plan.images), project.lock
+        images, others = own_images(project, selection)
+        downloads, retained = downloads_of(images), project.lock
         if others is not None:
             retained = needed(retained, _requests(downloads_of(others)), _references(others))
         return cls(
-            images=plan.images,
+            images=images,
             retained=retained,
             downloads=downloads,
             sources=_requests(downloads),
-            references=_references(plan.images),
+            references=_references(images),
         )
 
     def check(self, project: Project) -> tuple[list[str], list[str]]:

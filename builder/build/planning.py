@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from builder.artifacts.manifests import BUILD_AGAIN, ImageGoal, state_of
@@ -26,21 +26,30 @@ def plan_of(project: Project, selection: Selection, *, may_be_empty: bool = Fals
     )
 
 
-def planned(project: Project, selection: Selection) -> tuple[Plan, Sequence[PlannedImage] | None]:
-    """Return the plan of a selection, and None; without a selector that of a project's own images.
+def images_of(project: Project, selection: Selection) -> tuple[PlannedImage, ...]:
+    """Return the images of a plan, sooner than the plan; raises as `plan_of` does."""
+    return make_plan(
+        project, selection, compiler=COMPILER, limit_reason=limit_reason, images_only=True
+    ).images
+
+
+def own_images(
+    project: Project, selection: Selection
+) -> tuple[Sequence[PlannedImage], Sequence[PlannedImage] | None]:
+    """Return the images of a selection, and None; without a selector, a project's own images.
 
     Then the second value are the project's other images: those that it inherits unchanged.
     """
     if selection.patterns or selection.images:
-        return plan_of(project, selection), None
-    plan = plan_of(project, dataclasses.replace(selection, everything=True))
+        return images_of(project, selection), None
+    images = images_of(project, dataclasses.replace(selection, everything=True))
     has_facts = any((project.layers.own.folder / "facts").glob("*.yaml"))  # each image may use them
     if selection.everything or has_facts:
-        return plan, ()
+        return images, ()
     own, inherited = list[PlannedImage](), list[PlannedImage]()
-    for image in plan.images:
+    for image in images:
         (own if _is_own(image, project) else inherited).append(image)
-    return dataclasses.replace(plan, images=tuple(own)), inherited
+    return own, inherited
 
 
 def _is_own(image: PlannedImage, project: Project) -> bool:
@@ -60,6 +69,11 @@ def load_plan(project: Path, selection: Selection, *, may_be_empty: bool = False
     return plan_of(loaded, selection, may_be_empty=may_be_empty)
 
 
+def load_images(project: Path, selection: Selection) -> tuple[PlannedImage, ...]:
+    """Return the images of a project's selection; raises all faults of all files at once."""
+    return images_of(load_project(project, block_faults=block_faults), selection)
+
+
 def image_of(project: Path, manifest: Manifest) -> PlannedImage | None:
     """Return a manifest's image as its project plans it, found by its cell; None if it does not."""
     cell = manifest.cell
@@ -69,18 +83,18 @@ def image_of(project: Path, manifest: Manifest) -> PlannedImage | None:
         cpu_targets=(cell.cpu,),
     )
     try:
-        images = load_plan(project, selection).images
+        images = load_images(project, selection)
     except EmptySelection:
         return None
     return next((image for image in images if image.identifier == manifest.image), None)
 
 
-def compiled(project: Path, plan: Plan) -> list[Spec]:
-    """Return the specs of all images, or raise every fault that compiling them finds."""
+def compiled(project: Path, images: Iterable[PlannedImage]) -> list[Spec]:
+    """Return the specs of images, or raise every fault that compiling them finds."""
     run_checks = layers_of(project).run_checks.read_text()
     specs: list[Spec] = []
     errors: list[BadInput] = []
-    for image in plan.images:
+    for image in images:
         try:
             specs.append(compile_spec(image, run_checks=run_checks))
         except BadInput as error:
@@ -122,5 +136,5 @@ def unchanged_spec(project: Path, manifest: Manifest) -> Spec:
         raise BadInput(f"{name}: the project has no such image any more", hint=hint)
     if image.content_key != manifest.content_key:
         raise BadInput(f"{name}: its recipes, base or checks changed since it was built", hint=hint)
-    [spec] = compiled(project, Plan(images=(image,), left_out=()))
+    [spec] = compiled(project, [image])
     return spec

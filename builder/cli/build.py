@@ -100,7 +100,7 @@ def declare(parser: Parser) -> None:
 def run(options: BuildOptions) -> int:
     """Build and verify the selected images, and print the results."""
     plan = load_plan(options.project, options.selection)
-    specs = compiled(options.project, plan)
+    specs = compiled(options.project, plan.images)
     settings = _settings(options)
     _check_on(options, settings)
     states = image_states(options.out, plan.images, settings if settings.cache else None)
@@ -152,7 +152,7 @@ def _build(
     """Build and verify the images that are not done yet, and print the results."""
     with contextlib.ExitStack() as held:
         needed = 0 if options.on else len(todo)  # then the workers need the engine, and the rest
-        run = prepare(_settings(options), progress, plan, todo=needed, held=held)
+        run = prepare(_settings(options), progress, plan.images, todo=needed, held=held)
         elsewhere = None
         if todo and options.on:
             from builder.verify.cluster import run as on_workers  # noqa: PLC0415 - slow to import

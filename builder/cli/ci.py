@@ -6,7 +6,7 @@ import argparse
 import shlex
 from collections.abc import Sequence
 
-from builder.build.planning import load_plan
+from builder.build.planning import load_images
 from builder.cli.options import Parser, SelectorOptions, add_flag, add_list
 from builder.model.architectures import ARCHITECTURES, architecture
 from builder.reports import pipelines
@@ -41,7 +41,7 @@ def run(options: CiOptions) -> int:
     argv += [f"--native-runner={arch}={label}" for arch, label in own_runners.items()]
     argv += ["--keyless"] if options.keyless else []
     pipeline = pipelines.pipeline_of(
-        load_plan(options.project, options.selection).images,
+        load_images(options.project, options.selection),
         {**pipelines.RUNNERS[system], **own_runners},
         command=shlex.join(argv),
         key=pipelines.KEYLESS if options.keyless else pipelines.SECRET_KEY,

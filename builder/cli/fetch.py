@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from builder.build.at_work import store_in_use
 from builder.build.inputs import fetched, sources_of
-from builder.build.planning import compiled, planned
+from builder.build.planning import compiled, own_images
 from builder.cli.options import Parser, SelectorOptions, add_json, add_offline
 from builder.compile.spec import block_faults
 from builder.load.project import load_project
@@ -26,8 +26,8 @@ def declare(parser: Parser) -> None:
 def run(options: FetchOptions) -> int:
     """Download every locked source of the selected images into the store."""
     project = load_project(options.project, block_faults=block_faults)
-    plan, _ = planned(project, options.selection)
-    specs = compiled(options.project, plan)
+    images, _ = own_images(project, options.selection)
+    specs = compiled(options.project, images)
     progress = Progress(level=options.level)
     home = Home.of_environment()
     with store_in_use(home, options.project, progress.say):

@@ -13,7 +13,7 @@ from builder.build.garbage import (
     garbage,
     garbage_of_site,
 )
-from builder.build.planning import load_plan
+from builder.build.planning import load_images
 from builder.cli.options import Options, Parser, add_flag, add_json, number_of_days
 from builder.model import FLAVOURS, Selection
 from builder.model.errors import BuildImagesError
@@ -74,7 +74,7 @@ def _of_machine(options: GcOptions) -> list[Garbage]:
         unused = garbage(
             tools,
             options.project,
-            load_plan(options.project, everything).images,
+            load_images(options.project, everything),
             unused_for=UNUSED_FOR if options.unused_for is None else options.unused_for,
             layers=options.layers,
         )

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from builder.artifacts.manifests import read_manifest
-from builder.build.planning import load_plan
+from builder.build.planning import load_images
 from builder.cli.options import (
     Parser,
     SelectorOptions,
@@ -54,7 +54,7 @@ def declare(parser: Parser) -> None:
 def run(options: SiteFilesOptions) -> int:
     """Write the files of the selected images, and print the folder of each."""
     place = SitePlace(registry=options.registry, folder=options.folder, gpus=options.gpus)
-    images = load_plan(options.project, options.selection).images
+    images = load_images(options.project, options.selection)
     digests = _digests(images, options.images_in or options.project / "out")
     folder = options.output or options.project / "out/site"
     texts = site_files(

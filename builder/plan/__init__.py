@@ -24,6 +24,7 @@ def make_plan(
     compiler: str,
     limit_reason: LimitReason = lambda *_: "",
     may_be_empty: bool = False,
+    images_only: bool = False,
 ) -> Plan:
     """Return the selected images in build order, parents before children.
 
@@ -31,23 +32,26 @@ def make_plan(
     `limit_reason` returns why a block does not support a cell; such a cell is left out.
     Raises `EmptySelection` if a selector matches nothing, or if all selected cells are left out
     and not `may_be_empty`; raises `BadInput` if a template cannot be rendered for a cell.
+    With `images_only`, `left_out` is empty, and most cells that are left out are not examined.
     """
     check_selection(project, selection)
     images: list[PlannedImage] = []
     left_out: list[LeftOut] = []
     constraints = Constraints(project)
     planned = Images(project, compiler)
-    for cell in selected_cells(project, selection):
+    for cell in selected_cells(project, selection, within_limits=images_only):
         reasons = constraints.reasons(cell)
         if not reasons:
             image = planned.of(cell, constraints.toolkits(cell))
             reasons = _limits(image, limit_reason)
             if not reasons:
                 images.append(image)
-        if reasons:
+        if reasons and not images_only:
             left_out.append(LeftOut(cell=cell, reasons=reasons))
     if planned.faults:
         raise BadInput.of(planned.faults)
+    if not images and images_only:  # the error gives the reasons
+        return make_plan(project, selection, compiler=compiler, limit_reason=limit_reason)
     if not images and not may_be_empty:
         raise nothing_selected(project, selection, left_out)
     return Plan(images=tuple(images), left_out=tuple(left_out))

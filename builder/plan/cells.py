@@ -42,16 +42,19 @@ from builder.plan.routes import BASE, MAINTAINER, WORLD, Reasons, choose_cuda, c
 _WILD = re.compile(r"[*?\[]")
 
 
-def selected_cells(project: Project, selection: Selection) -> Iterator[Cell]:
+def selected_cells(
+    project: Project, selection: Selection, *, within_limits: bool = False
+) -> Iterator[Cell]:
     """Return the selected cells, parents before their children.
 
     Without a selector, the matrix's default selection is used. Each combination of axis values
-    and recipes is there once for each flavour and CPU target of the selection.
+    and recipes is there once for each flavour and CPU target of the selection. With
+    `within_limits`, only cells that their recipes' `axes` allow are returned.
     """
     chosen = bool(selection.everything or selection.patterns or selection.images)
     patterns = selection.patterns if chosen else project.matrix.default
     globs = selection.images or ("*",)
-    cells = all_cells(project, selection, patterns, globs)
+    cells = all_cells(project, selection, patterns, globs, within_limits=within_limits)
     if not selection.images:
         return cells
     return (
@@ -64,6 +67,8 @@ def all_cells(
     selection: Selection,
     patterns: Mapping[str, tuple[str, ...]],
     globs: Sequence[str] = ("*",),
+    *,
+    within_limits: bool = False,
 ) -> Iterator[Cell]:
     """Yield each combination of axis values and recipes that match patterns.
 
@@ -71,31 +76,34 @@ def all_cells(
     one of `globs` are skipped early, since a matrix may have 100,000 cells.
     """
 
-    def values(axis: str) -> list[str]:
-        only = patterns.get(axis)
-        values = axis_values(project, axis)
-        return [value for value in values if not only or any_matches(axis, only, value)]
+    def values(axis: str, chain: Sequence[Recipe] = ()) -> list[str]:
+        wanted = [patterns.get(axis), *(recipe.limits.get(axis) for recipe in chain)]
+        return [
+            value
+            for value in axis_values(project, axis)
+            if all(any_matches(axis, only, value) for only in wanted if only)
+        ]
 
-    depths = {name: len(project.chain(name)) for name in project.recipes}
-    starts = [
-        (recipe, base)
-        for recipe in sorted(values("recipe"), key=lambda name: (depths[name], name))
-        for base in values("base")
-        if _may_match(f"{recipe}-{project.recipes[recipe].version}-{base}", globs)
-    ]
-    variants = itertools.product(selection.flavours, selection.cpu_targets, values("arch"))
-    products = itertools.product(starts, values("cuda"), values("mpi"), list(variants))
-    for (recipe, base), cuda, mpi, (flavour, cpu, arch) in products:
-        yield Cell(
-            recipe=recipe,
-            recipe_version=project.recipes[recipe].version,
-            base=base,
-            cuda=cuda,
-            mpi=mpi,
-            arch=arch,
-            flavour=flavour,
-            cpu=cpu,
-        )
+    chains = {name: project.chain(name) for name in values("recipe")}
+    for name in sorted(chains, key=lambda name: (len(chains[name]), name)):
+        version = project.recipes[name].version
+        chain = chains[name] if within_limits else ()
+        rest = [values(axis, chain) for axis in ("cuda", "mpi")]
+        variants = (selection.flavours, selection.cpu_targets, values("arch", chain))
+        for base in values("base", chain):
+            if not _may_match(f"{name}-{version}-{base}", globs):
+                continue
+            for cuda, mpi, flavour, cpu, arch in itertools.product(*rest, *variants):
+                yield Cell(
+                    recipe=name,
+                    recipe_version=version,
+                    base=base,
+                    cuda=cuda,
+                    mpi=mpi,
+                    arch=arch,
+                    flavour=flavour,
+                    cpu=cpu,
+                )
 
 
 def _may_match(start: str, globs: Sequence[str]) -> bool:

@@ -34,7 +34,7 @@ from builder.build.packing import file_digest
 from builder.build.run import BuildSettings, Run, downloading
 from builder.host import doctor as examination
 from builder.host.doctor import lacking_for
-from builder.model import FAILED, BaseImage, Outcome, Plan, PlannedImage
+from builder.model import FAILED, BaseImage, Outcome, PlannedImage
 from builder.model.architectures import ARCHITECTURES
 from builder.model.errors import StepFailed, UnfitMachine
 from builder.system.home import Home
@@ -57,14 +57,14 @@ class ExaminedMachine:
 def prepare(
     options: BuildSettings,
     progress: Progress,
-    plan: Plan,
+    images: Sequence[PlannedImage],
     *,
     todo: int,
     held: ExitStack,
     bases: bool = True,
     machine: ExaminedMachine | None = None,
 ) -> Run:
-    """Return the run for `todo` images of a plan, if this machine has all that it needs.
+    """Return the run for `todo` of some images, if this machine has all that it needs.
 
     The caller closes `held` after the run. Without `bases`, no base is made. A `machine` that is
     known is not examined. Raises `MissingPrerequisite` with everything that is missing.
@@ -76,11 +76,11 @@ def prepare(
     if todo:
         options.out.mkdir(parents=True, exist_ok=True)
         home.path.mkdir(parents=True, exist_ok=True)
-        local = [image for image in plan.images if image.is_bootstrapped] if bases else []
+        local = [image for image in images if image.is_bootstrapped] if bases else []
         diagnosis = machine.diagnosis if machine else examined(tools)
-        number = min(todo, options.jobs)
-        _require(options, progress, plan, diagnosis, home, images=number, local=local)
-        tools = held.enter_context(downloading(tools, home, plan.images, progress, options))
+        jobs = min(todo, options.jobs)
+        _require(options, progress, images, diagnosis, home, jobs=jobs, local=local)
+        tools = held.enter_context(downloading(tools, home, images, progress, options))
         if not options.offline:
             mirror = _machine_mirror([image.base for image in local], progress)
         examined_before = dict(machine.versions) if machine else {}
@@ -123,29 +123,29 @@ def _machine_mirror(bases: Sequence[BaseImage], progress: Progress) -> DebianMir
 def _require(
     options: BuildSettings,
     progress: Progress,
-    plan: Plan,
+    images: Sequence[PlannedImage],
     diagnosis: examination.Diagnosis,
     home: Home,
     *,
-    images: int,
+    jobs: int,
     local: Sequence[PlannedImage],
 ) -> None:
     """Raise `MissingPrerequisite` with all that is missing; `local` are images on local bases."""
     host = platform.machine()
     lent = set()  # architectures whose build steps run native tools
     if options.native_tools and ENGINES[options.engine].lends:
-        foreign = [image for image in plan.images if image.cell.arch != host]
+        foreign = [image for image in images if image.cell.arch != host]
         lent = {
             image.cell.arch for image in foreign if not lacking(image.base, image.cell.arch, host)
         }
     examination.require(
         diagnosis,
-        archs=sorted({image.cell.arch for image in plan.images}),
+        archs=sorted({image.cell.arch for image in images}),
         formats=options.formats,
         engine=options.engine,
         home=home.path,
         out=options.out,
-        images=images,
+        images=jobs,
         bases=any(
             not (options.offline and kept_base(image.base_image, store=home.bases))
             for image in local

@@ -22,7 +22,7 @@ from builder.build.run import BuildSettings, Run, Timer
 from builder.build.stages import brought_bases, on_images
 from builder.build.workspace import workspace, write_spec
 from builder.compile.spec import base_archive
-from builder.model import Artifact, Plan, Spec
+from builder.model import Artifact, Spec
 from builder.model.errors import BadInput, StepFailed, counted, first_of
 from builder.model.manifest import FILES, SBOM, Manifest, packages_of
 from builder.system.files import remove_tree
@@ -175,9 +175,8 @@ def _scratch(
         verify=False,
         epoch=epoch,
     )
-    plan = Plan(images=(spec.image,), left_out=())
     with ExitStack() as held:
-        run = prepare(settings, progress, plan, todo=1, held=held, bases=False)
+        run = prepare(settings, progress, [spec.image], todo=1, held=held, bases=False)
         # If this process is killed, the next build ends the processes that it leaves.
         run.tools.processes.mark[MARK] = held.enter_context(living(home.builders))
         path = Path(tempfile.mkdtemp(dir=home.work, prefix="reproduce-"))

@@ -20,7 +20,7 @@ from builder.build.workspace import remove, stored_sources, write_spec
 from builder.compile.lint.reading import SpecPart, SpecStage, read
 from builder.compile.spec import base_archive, block_faults
 from builder.load.project import load_project
-from builder.model import BaseImage, Plan, PlannedImage, Spec
+from builder.model import BaseImage, PlannedImage, Spec
 from builder.model.cells import rehearsal_tag
 from builder.model.errors import StepFailed
 from builder.model.inputs import base_name
@@ -55,8 +55,7 @@ def steps_on_stand_ins(
     with contextlib.ExitStack() as held:
         stages = None
         if images:
-            plan = Plan(images=tuple(images.values()), left_out=())
-            run = prepare(options, progress, plan, todo=1, held=held)
+            run = prepare(options, progress, [*images.values()], todo=1, held=held)
             held.enter_context(at_work(run.tools, options.project, progress.say))
             stages = RunStages(run=run, engine="")
 

@@ -16,7 +16,7 @@ from typing import Generic, TypeAlias, TypeVar
 
 from builder.artifacts.manifests import artifact_path, read_manifest, read_statements
 from builder.artifacts.oci import blob_path, read_layout
-from builder.build.planning import plan_of
+from builder.build.planning import images_of, plan_of
 from builder.model import (
     AXES,
     GENERIC,
@@ -249,7 +249,7 @@ def declared_releases(project: Project, selection: Selection) -> list[Declared]:
     `--arch` and the default selection of the matrix leave architectures out. Raises `BadInput` for
     floating tags of the project's own matrix without a cell.
     """
-    chosen = {_without_arch(image.cell) for image in plan_of(project, selection).images}
+    chosen = {_without_arch(image.cell) for image in images_of(project, selection)}
     patterns = {
         axis: tuple(sorted({cell.axis(axis) for cell in chosen})) for axis in ("recipe", *AXES)
     }
@@ -259,7 +259,7 @@ def declared_releases(project: Project, selection: Selection) -> list[Declared]:
         cpu_targets=selection.cpu_targets,
     )
     groups: dict[Cell, list[PlannedImage]] = {}
-    for image in plan_of(project, wide).images:
+    for image in images_of(project, wide):
         if (key := _without_arch(image.cell)) in chosen:
             groups.setdefault(key, []).append(image)
     _check_floating(project, {cell.recipe for cell in chosen})

@@ -25,7 +25,7 @@ from builder.artifacts.repack import shared_layers
 from builder.build.at_work import at_work
 from builder.build.engines import Tools
 from builder.build.inputs import fetched
-from builder.build.planning import compiled, load_plan
+from builder.build.planning import compiled, load_images
 from builder.build.run import BuildSettings, Run
 from builder.build.site_store import store_named, take_project
 from builder.build.stages import RunStages, engine_description, with_log
@@ -173,14 +173,14 @@ def carry_out(
     selection = Selection(
         images=(order.image,), flavours=(order.flavour,), cpu_targets=(order.cpu,)
     )
-    plan = load_plan(project, selection)
-    specs = compiled(project, plan)
+    images = load_images(project, selection)
+    specs = compiled(project, images)
     with contextlib.ExitStack() as held:
         out = home.temporary / f"order-{secrets.token_hex(8)}"
         settings = _settings(order, project, out)
         known = _known(machine, order, home)
         try:
-            run = prepare(settings, progress, plan, todo=1, held=held, machine=known)
+            run = prepare(settings, progress, images, todo=1, held=held, machine=known)
         except MissingPrerequisite as error:  # its pool says that it does such tasks
             raise UnfitMachine(str(error.args[0]), hint=error.hint) from error
         is_clean = bool(known.versions)  # the order before this one ended well, and left nothing

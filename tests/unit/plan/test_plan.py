@@ -36,6 +36,7 @@ from builder.model import Bootstrap, Cell, CudaSupport, Exclude, Plan, Project, 
 from builder.model.errors import BadInput, EmptySelection
 from builder.model.inputs import base_name, declared_key
 from builder.model.planned import AllLeftOut
+from builder.plan.cells import fits, selected_cells
 
 make_plan = planning.make_plan
 
@@ -302,6 +303,34 @@ def test_empty_selection_says_so_in_these_words(case: str, tmp_path: Path) -> No
     compare_with_golden(f"{caught.value}\n", f"plan/{case}.txt")
     if isinstance(caught.value, AllLeftOut):  # with --verbose
         compare_with_golden(f"{caught.value.complete()}\n", f"plan/{case}-complete.txt")
+
+
+FEW_IMAGES = Selection(patterns={"arch": ("ppc64le",)}, images=("*-ubi*", "mpi-*"))
+
+
+@pytest.mark.parametrize("selection", [EVERYTHING, Selection(), FEW_IMAGES])
+def test_images_alone_are_those_of_the_plan(selection: Selection) -> None:
+    alone = make_plan(shipped_project(), selection, compiler="hpccm 1", images_only=True)
+    assert alone == Plan(images=planned(shipped_project(), selection).images, left_out=())
+
+
+def test_for_images_alone_only_cells_that_recipes_allow_are_looked_at() -> None:
+    given = shipped_project()
+    few = [*selected_cells(given, EVERYTHING, within_limits=True)]
+    assert few == [
+        cell
+        for cell in selected_cells(given, EVERYTHING)
+        if all(fits(cell, ancestor.limits) for ancestor in given.chain(cell.recipe))
+    ]
+
+
+def test_images_alone_are_refused_in_the_same_words() -> None:
+    selection = Selection(patterns={"recipe": ("python-mpi",), "mpi": ("mpich4.2",)})
+    with pytest.raises(AllLeftOut) as expected:
+        planned(few_recipes(), selection)
+    with pytest.raises(AllLeftOut) as caught:
+        make_plan(few_recipes(), selection, compiler="hpccm 1", images_only=True)
+    assert caught.value.complete() == expected.value.complete()
 
 
 def test_each_golden_text_has_its_case() -> None:

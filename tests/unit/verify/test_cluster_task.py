@@ -10,7 +10,7 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +23,12 @@ from test_stages import Site, made_site  # noqa: F401 - a fixture
 
 from builder.artifacts.manifests import read_manifest
 from builder.build.engines import DockerfileBuild, Tools
-from builder.build.planning import compiled, load_plan
+from builder.build.planning import compiled, load_images
 from builder.build.run import BuildSettings, Run
 from builder.build.site_store import add_project
 from builder.host.doctor import Diagnosis
 from builder.host.records import Host, HostGpu, HostGpus
-from builder.model import Plan, Selection
+from builder.model import PlannedImage, Selection
 from builder.model.errors import Interrupted, MissingPrerequisite, StepFailed
 from builder.sources.site_store import SiteStore
 from builder.sources.site_store.folder import FolderStore
@@ -84,7 +84,7 @@ class Worker:
         }.items():
             (project / name).write_text(text)
         (project / "recipes/app.yaml").unlink()
-        specs = compiled(project, load_plan(project, Selection(everything=True)))
+        specs = compiled(project, load_images(project, Selection(everything=True)))
         self.project = add_project(self.store, project, specs)
         build = site.engine.build
 
@@ -98,13 +98,13 @@ class Worker:
         self,
         settings: BuildSettings,
         progress: Progress,
-        plan: Plan,
+        images: Sequence[PlannedImage],
         *,
         todo: int,
         **others: object,
     ) -> Run:
         assert {*others} == {"held", "machine"}
-        assert [image.identifier for image in plan.images] == [IMAGE]
+        assert [image.identifier for image in images] == [IMAGE]
         assert todo == settings.jobs == 1
         settings.out.mkdir(parents=True)
         run = dataclasses.replace(self.site.run(settings), progress=progress)

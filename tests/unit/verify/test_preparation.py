@@ -15,7 +15,7 @@ from test_doctor import Machine, docker_says, machine  # noqa: F401 - one is a f
 from builder.build import native
 from builder.build.engines import Tools
 from builder.build.run import BuildSettings, Run
-from builder.model import Bootstrap, Plan
+from builder.model import Bootstrap
 from builder.model.errors import MissingPrerequisite
 from builder.system.terminal import Progress
 from builder.verify import preparation
@@ -60,9 +60,8 @@ def prepared(
     )
     said = io.StringIO()
     with ExitStack() as held:
-        plan = Plan(images=(planned,), left_out=())
         progress = Progress(stream=said, level=2)
-        run = preparation.prepare(options, progress, plan, todo=todo, held=held, machine=known)
+        run = preparation.prepare(options, progress, [planned], todo=todo, held=held, machine=known)
         if not todo:
             run.tools.processes.logged(["echo", "from a program"], log=machine.root / "log")
     return run, said.getvalue()
