@@ -45,7 +45,6 @@ FAULTS = {  # in so many of the attempts
     "result twice": 0.01,
     "store refused": 0.01,
     "failed": 0.001,
-    "other digest": 0.01,
 }
 _DEADLY_TASKS, _DEADLY_MACHINES = 2, 1
 _RETURNS_S = 300.0  # until a lost worker's machine has a new one
@@ -123,8 +122,7 @@ class SimulatedWorkers:
     def _draw(self, attempt: Attempt, seconds: float, fate: str) -> None:
         """Queue what happens to an attempt."""
         worker, broken_s = attempt.worker, seconds * self._chance.random()
-        digest = f"{attempt.name} {attempt.number if fate == 'other digest' else ''}"
-        ended = AttemptEnded(attempt=attempt, digest=digest)
+        ended = AttemptEnded(attempt=attempt)
         late_s = seconds + self._chance.expovariate(1 / _LATE_S)
         match fate:
             case "lost" | "cut off" | "preempted":
@@ -246,7 +244,6 @@ class Simulated:
     blamed: int
     unplaced: int
     aside: int
-    irreproducible: int
     wall_s: float
     counts: Mapping[str, int]
     wrong: Sequence[str]
@@ -275,7 +272,6 @@ def simulate(seed: int, *, cells: int, workers: int) -> Simulated:
         blamed=sum("was lost" in text for text in rough.reasons.values()),
         unplaced=sum("there is no worker" in text for text in rough.reasons.values()),
         aside=len(rough.schedule.aside),
-        irreproducible=len(rough.schedule.irreproducible),
         wall_s=time.perf_counter() - start,
         counts=dict(sorted(rough.counts.items())),
         wrong=[
@@ -333,7 +329,7 @@ def summarize(results: Sequence[Simulated]) -> None:
     print(f"  a seed took at most {max(result.wall_s for result in results):.1f} s   (reach: 60)")
     print(f"  with faults, of {sum(result.tasks for result in results)} tasks: ", end="")
     print(", ".join(f"{name or 'sound'} {number}" for name, number in sorted(counts.items())))
-    for name in ("verified", "failed", "blamed", "unplaced", "aside", "irreproducible"):
+    for name in ("verified", "failed", "blamed", "unplaced", "aside"):
         print(f"  {name}: {sum(getattr(result, name) for result in results)}")
     print(f"  wrong: {sum(len(result.wrong) for result in results)}   (reach: 0)")
 

@@ -26,14 +26,13 @@ PATIENCE_S = 900.0  # for workers to join while no task can run
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AttemptEnded:
-    """An attempt ended, and its worker is free: with an error, or with the digest of its result.
+    """An attempt ended, and its worker is free: with a result, or with an error.
 
     After a `TemporaryFailure` the task is tried again.
     """
 
     attempt: Attempt
     error: BaseException | None = None
-    digest: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -235,7 +234,7 @@ def _settle_result(
             return
         except (BuildImagesError, OSError) as failure:
             error = failure
-    if schedule.done(attempt, digest=event.digest):
+    if schedule.done(attempt):
         if current and current != attempt:
             executor.cancel(current)
         on_end(schedule.task(attempt.name), error, ())

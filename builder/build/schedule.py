@@ -69,7 +69,6 @@ class Schedule:
         self._busy: dict[str, Attempt] = {}  # by worker; also those that are given up
         self._over: set[str] = set()
         self._machines: dict[str, str] = {}  # of the accepted results
-        self._digests: dict[str, list[str]] = {}  # of builds, the accepted one first
         self._remaining = Counter(task.group for task in self._tasks.values())
         self._ready = ReadyTasks(self._tasks, self._slots, grouped=limits is not None)
         self._followers: dict[str, list[str]] = defaultdict(list)
@@ -94,11 +93,6 @@ class Schedule:
     def aside(self) -> Mapping[str, tuple[str, ...]]:
         """The machines that get no more tasks, each with the tasks that were lost on it."""
         return self._losses.aside
-
-    @property
-    def irreproducible(self) -> Mapping[str, tuple[str, ...]]:
-        """The digests of each build that gave several; the first is the accepted one."""
-        return {name: tuple(digests) for name, digests in self._digests.items() if digests[1:]}
 
     def task(self, name: str) -> Task:
         return self._tasks[name]
@@ -197,20 +191,14 @@ class Schedule:
         is_evidence = self._tasks[attempt.name].kind == "verify"
         return attempt.name not in self._over and (is_current or not is_evidence)
 
-    def done(self, attempt: Attempt, *, digest: str = "") -> bool:
-        """Note the result of an attempt; return whether it is accepted.
-
-        The `digest` of a build is compared with those of later results.
-        """
+    def done(self, attempt: Attempt) -> bool:
+        """Note the result of an attempt; return whether it is accepted."""
         name, is_accepted = attempt.name, self.accepts(attempt)
         self._release(attempt)
         if is_accepted:
             self._machines[name] = attempt.worker.machine
             self._losses.completed(attempt.worker.machine)
             self._finish(name)
-        if digest and name in self._machines:
-            digests = self._digests.setdefault(name, [])
-            digests += [digest] if digest not in digests else []
         return is_accepted
 
     def failed(self, attempt: Attempt) -> list[Task]:

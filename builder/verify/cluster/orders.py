@@ -106,12 +106,14 @@ class Failure:
 class OrderResult:
     """The result of an order: entries that were added to the site's store, by tag; or a failure.
 
-    `entry` is the digest of the image's entry, after the kinds image and verify. `log` is the end
-    of the build's log after a failure, `seconds` the duration by the worker's clock.
+    `entry` is the digest of the image's entry, after the kinds image and verify; `digest` is that
+    of the OCI layout, if the worker built it. `log` is the end of the build's log after a failure,
+    `seconds` the duration by the worker's clock.
     """
 
     entries: Mapping[str, str] = field(default_factory=dict)
     entry: str = ""
+    digest: str = ""
     failure: Failure | None = None
     log: str = ""
     seconds: float = 0.0

@@ -253,7 +253,9 @@ def _result(order: Order, run: Run, specs: Sequence[Spec]) -> OrderResult:
     if not entry[0]:
         text = f"{order.image} could not be added to the site's store"
         raise run.shared.error(text)
-    return OrderResult(entries=added, entry=entry[0])
+    layout = results.manifests[order.image].artifacts.get("oci")
+    digest = layout.digest if layout and order.kind == "image" else ""
+    return OrderResult(entries=added, entry=entry[0], digest=digest)
 
 
 def _build_stages(order: Order, run: Run, spec: Spec) -> None:

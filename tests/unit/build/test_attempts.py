@@ -167,7 +167,7 @@ def given_up(tasks: list[Task], name: str) -> tuple[Schedule, Attempt]:
         if attempt.name == name:
             schedule.lost(attempt.worker.name)
             return schedule, attempt
-        schedule.done(attempt, digest="sha256:1")
+        schedule.done(attempt)
 
 
 @pytest.mark.parametrize("runs_again", [False, True])
@@ -175,15 +175,14 @@ def given_up(tasks: list[Task], name: str) -> tuple[Schedule, Attempt]:
 def test_a_late_build_is_accepted(name: str, runs_again: bool) -> None:
     schedule, attempt = given_up(CHAIN, name)
     again = only(schedule.start()) if runs_again else None
-    assert schedule.done(attempt, digest="sha256:1")
-    assert not schedule.done(attempt, digest="sha256:1"), "once"
+    assert schedule.done(attempt)
+    assert not schedule.done(attempt), "once"
     if again:
         assert schedule.start() == [], "its worker is busy until it ends"
-        assert not schedule.done(again, digest="sha256:2")
+        assert not schedule.done(again)
     following = only(schedule.start())
     assert following.name == {"image a": "pack a", "pack a": "verify a"}[name]
     assert following.worker.machine == "B"
-    assert schedule.irreproducible == ({name: ("sha256:1", "sha256:2")} if again else {})
 
 
 @pytest.mark.parametrize("runs_again", [False, True])
@@ -213,9 +212,9 @@ def test_a_late_result_of_a_failed_task_is_not_accepted() -> None:
     schedule, attempt = given_up(CHAIN, "image a")
     again = only(schedule.start())
     assert [other.name for other in schedule.failed(again)] == ["pack a", "verify a"]
-    assert not schedule.done(attempt, digest="sha256:1")
-    assert not schedule.done(attempt, digest="sha256:2")
-    assert (schedule.is_over, schedule.irreproducible) == (True, {})
+    assert not schedule.done(attempt)
+    assert not schedule.done(attempt)
+    assert schedule.is_over
 
 
 def test_the_loss_of_a_worker_whose_result_came_otherwise() -> None:
@@ -225,15 +224,6 @@ def test_the_loss_of_a_worker_whose_result_came_otherwise() -> None:
     assert schedule.lost(again.worker.name) is None
     schedule.join(worker("C", X86, "C"))
     assert only(schedule.start()).name == "pack a", "the image is not built again"
-
-
-def test_the_same_digest_twice_is_reproducible() -> None:
-    schedule, attempt = given_up(CHAIN, "image a")
-    again = only(schedule.start())
-    assert schedule.done(again, digest="sha256:1")
-    assert not schedule.done(attempt, digest="sha256:1")
-    assert not schedule.done(attempt)
-    assert schedule.irreproducible == {}
 
 
 def test_a_store_without_an_answer_fails_a_task_in_the_end() -> None:

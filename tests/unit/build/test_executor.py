@@ -114,7 +114,7 @@ def test_a_result_of_a_lost_worker_ends_the_second_attempt() -> None:
         [ONE, TWO],
         [
             WorkerLost(worker="one"),
-            AttemptEnded(attempt=first, digest="sha256:1"),
+            AttemptEnded(attempt=first),
             AttemptEnded(attempt=second, error=Interrupted("cancelled")),
             AttemptEnded(attempt=attempt("pack a", 1, TWO)),
         ],

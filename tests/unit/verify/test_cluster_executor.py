@@ -351,6 +351,17 @@ def test_the_image_that_was_accepted_is_verified(bench: Bench) -> None:
     assert (late.number, order.kind, order.packed) == (1, "verify", "sha256:2")
 
 
+def test_a_second_build_with_other_bytes_is_reported(bench: Bench) -> None:
+    for number, digest in enumerate(("", "sha256:1", "sha256:1", "sha256:2"), start=1):
+        bench.begin("image", number)
+        bench.end(OrderResult(entry="sha256:0", digest=digest))
+        bench.begin("stage", number)
+        bench.end(OrderResult())
+    reports = [line for line in bench.lines() if "not reproducible" in line]
+    text = "is not reproducible: two builds gave sha256:1 and sha256:2; the first counts"
+    assert reports == [f"{bench.image.identifier} {text}"]
+
+
 @pytest.mark.parametrize(
     ("artifact", "problem"),
     [

@@ -247,6 +247,8 @@ def test_an_image_is_packed_and_verified_by_whoever_is_free(
     assert kinds(packed) == ["packed", "stage", "stage"]
     [tag] = (tag for tag in packed.entries if tag.startswith("packed-"))
     assert packed.entries[tag] == packed.entry
+    algorithm, _, digits = packed.digest.partition(":")
+    assert f"image.oci/blobs/{algorithm}/{digits}" in worker.store.blobs(packed.entry)
     assert {"manifest.json", "Dockerfile", "sbom.cdx.json", "build.log"} <= {
         *worker.store.blobs(packed.entry)
     }
