@@ -34,6 +34,7 @@ from builder.system.files import read_json, write_whole
 from builder.system.process import Completed
 from builder.verify.finished_images import OpenImage, finished, opened
 from builder.verify.formats import tree_of_artifact
+from builder.verify.measure.programs import KitProgram, programs_for_kits
 from builder.verify.proof import WITHHELD_CHECK, outcomes_of
 from builder.verify.runners import RUNNERS
 from builder.verify.runners.protocol import HOME_IN_CONTAINER, Container
@@ -109,6 +110,7 @@ class Kit:
     artifacts: Mapping[str, KitArtifact]
     engines: Mapping[str, KitEngine]
     steps: tuple[KitStep, ...]
+    programs: tuple[KitProgram, ...] = ()
     checks_only: bool = False
 
 
@@ -216,10 +218,8 @@ def write_kit(
 def _kit(image: OpenImage, names: Sequence[str], tools: Tools, *, checks_only: bool) -> Kit:
     """Describe a kit with these formats of an image."""
     artifacts, manifest = {name: image.artifacts[name] for name in names}, image.record
-    target = image.target
-    if not checks_only:
-        tree = tree_of_artifact(names[0], artifacts[names[0]].path, work=image.work, tools=tools)
-        target = with_carried(target, [tree])
+    tree = tree_of_artifact(names[0], artifacts[names[0]].path, work=image.work, tools=tools)
+    target = image.target if checks_only else with_carried(image.target, [tree])
     return Kit(
         id=secrets.token_hex(16),
         image=manifest.image,
@@ -239,6 +239,7 @@ def _kit(image: OpenImage, names: Sequence[str], tools: Tools, *, checks_only: b
         },
         engines=_engines(target, tools, checks_only=checks_only),
         steps=steps_of(target, tools),
+        programs=programs_for_kits(tree.entries),
         checks_only=checks_only,
     )
 
