@@ -346,6 +346,7 @@ class _Tree:
         self._archive = archive
         self.members = {clean(member.name): member for member in archive}
         self._by_name: dict[bytes, list[str]] = {}
+        self._named: dict[str, list[str]] = {}
         for path in self.members:
             match = _PROGRAMS.fullmatch(path)
             name = match[1] if match else path.rpartition("/")[2] if ".so" in path else ""
@@ -361,7 +362,8 @@ class _Tree:
                 continue
             needed.add(path)
             todo += [str(parent) for parent in PurePosixPath(path).parents]
-            todo += self._named_by(path)
+            self._named[path] = self._named.get(path) or [*self._named_by(path)]
+            todo += self._named[path]
         return needed
 
     def _named_by(self, path: str) -> Iterator[str]:
@@ -372,7 +374,7 @@ class _Tree:
             yield posixpath.normpath(joined).lstrip("/")
         elif member.islnk():
             yield clean(member.linkname)
-        content = self._content(path)
+        content = self._content(path) if member.size <= _MOST_BYTES else b""
         if content.startswith(b"\x7fELF"):
             for name in {*_LIBRARY.findall(content), *_LAUNCHERS.findall(content)}:
                 yield from self._by_name.get(name, ())

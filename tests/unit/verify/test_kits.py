@@ -1055,18 +1055,16 @@ def test_bare_programs_use_the_loader_and_the_libraries_of_the_image(tmp_path: P
     files = {
         "bin/dynamic": b"\x7fELF....\0/lib64/ld-linux-x86-64.so.2\0",
         "bin/static": b"\x7fELF....\0",
-        "etc/ld.so.conf": b"# first\ninclude /etc/ld.so.conf.d/*.conf\n/opt/lib\n",
-        "etc/ld.so.conf.d/b.conf": b"include more/c.conf\n",
-        "etc/ld.so.conf.d/a.conf": b"/usr/lib/x86_64-linux-gnu # Debian's\n",
-        "etc/ld.so.conf.d/a.orig": b"/wrong\n",
-        "etc/more/c.conf": b"/usr/local/cuda/lib\n",
+        "etc/ld.so.cache": b"ld.so-1.7.0\0..glibc-ld.so.cache1.1..libc.so.6\0"
+        b"/usr/lib/x86_64-linux-gnu/libc.so.6\0libcudart.so.13\0"
+        b"/usr/local/cuda/lib/libcudart.so.13\0/usr/lib/x86_64-linux-gnu/libm.so.6\0",
     }
     for name, content in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes(content)
     module = program()
     folders = (
-        *("/opt/lib", "/usr/lib/x86_64-linux-gnu", "/usr/local/cuda/lib"),
+        *("/usr/lib/x86_64-linux-gnu", "/usr/local/cuda/lib"),
         *("/lib64", "/usr/lib64", "/lib", "/usr/lib"),
     )
     assert module.bare_argv(root, ["/bin/dynamic", "4"]) == [
