@@ -133,7 +133,10 @@ class Policy:
 
 
 T = TypeVar("T")
-RUNNERS = ("buildah", "podman", "docker", "apptainer", "charliecloud")
+RUNNERS = (
+    *("buildah", "podman", "docker", "apptainer", "charliecloud"),
+    "user namespaces",  # of a kit
+)
 _AGE = re.compile(r"([1-9][0-9]{0,4})([hdw])")
 _UNITS = {"h": dt.timedelta(hours=1), "d": dt.timedelta(days=1), "w": dt.timedelta(weeks=1)}
 _texts = list_of(text, distinct=True)
