@@ -36,6 +36,8 @@ _SHIPPED = (
     *("jax", "jax-gpu", "jax-parallel", "hpcc", "fio", "memory-speed", "mpi-speed", "ucx"),
     *("cuda-clean", "cuda-runtime", "gpu-driver", "gpu-devices", "gpu-library", "gpu-found"),
     *("gpu-version", "gpu-code", "gpu-compute", "gpu-blas", "gpu-nccl", "gpu-mpi", "gpu-control"),
+    *("gpu-sass", "gpu-ptx", "gpu-memory", "gpu-nccl-speed", "gpu-mpi-speed"),
+    *("gpu-gemm-double", "gpu-gemm-single", "gpu-gemm-tensor"),
 )
 _LAUNCHED = ("mpi-hybrid-mpirun", "mpi-hybrid-srun", "mpi-bind-mpirun", "mpi-bind-srun")
 CHECK_NAMES = (*ALWAYS, *_SHIPPED, *_OF_THE_HARNESS, *_LAUNCHED)
