@@ -31,6 +31,7 @@ from builder.verify.checks import passed, why_no_gpu
 from builder.verify.evidence import KitRun, RunEvidence
 from builder.verify.finished_images import finished, opened, prove_again
 from builder.verify.kits import Kit, KitStep, container_of, kit_named, steps_of
+from builder.verify.measure.rounds import against_bare
 from builder.verify.proof import Verified, concluded, outcomes_of
 from builder.verify.runners import RUNNERS
 from builder.verify.runners.protocol import Container
@@ -99,6 +100,15 @@ class StepResult:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class ProgramResult(StepResult):
+    """The end of a measured program, in a container or `bare`."""
+
+    program: str
+    round: int
+    bare: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class KitEvidence:
     """The file that a kit's program writes; `sha256` is that of all the rest."""
 
@@ -117,6 +127,12 @@ class KitEvidence:
     node: NodeFacts
     steps: tuple[StepResult, ...]
     sha256: str
+    programs: tuple[ProgramResult, ...] = ()
+
+    @property
+    def results(self) -> tuple[StepResult, ...]:
+        """All commands."""
+        return (*self.steps, *self.programs)
 
     @property
     def run_name(self) -> str:
@@ -205,17 +221,17 @@ def _malformed(evidence: KitEvidence) -> str:
     texts = (
         *(evidence.engine.version, evidence.no_gpu, host.arch, host.kernel, host.cpu, host.os),
         *(host.driver, *host.gpus, *evidence.gpus_after, node.name, *node.fabric, node.mpi),
-        *(*node.nvidia_smi, *(line for step in evidence.steps for line in step.waiting)),
+        *(*node.nvidia_smi, *(line for step in evidence.results for line in step.waiting)),
     )
     if any(not text.isprintable() or len(text) > _LONGEST_FACT for text in texts):
         return f"a fact about the machine is not one line of at most {_LONGEST_FACT} characters"
     if not (host.arch and host.kernel and host.cpu and host.os and node.name and host.cores > 0):
         return "a fact about the machine is missing"
-    if any(max(map(len, (step.stdout, step.stderr))) > _MOST_LETTERS for step in evidence.steps):
+    if any(max(map(len, (step.stdout, step.stderr))) > _MOST_LETTERS for step in evidence.results):
         return "the output of a step is too long"
     if any(
         step.status not in _STATUSES or not 0 <= step.seconds < _LONGEST_S
-        for step in evidence.steps
+        for step in evidence.results
     ):
         return "the status or the time of a step is impossible"
     return ""
@@ -237,12 +253,16 @@ def _faults(evidence: KitEvidence, kit: Kit, manifest: Manifest) -> Iterator[str
         yield f"it says that it proves {evidence.proves[:40]}"
     elif evidence.artifact != artifact.digest:
         yield f"it ran {evidence.artifact[:80]}, and the kit has {artifact.digest}"
+    runs = [(each.program, each.argv, each.round, each.bare) for each in evidence.programs]
+    known = {(program.name, program.argv) for program in kit.programs}
+    if len({*runs}) < len(runs) or {run[:2] for run in runs} - known:
+        yield "it measured programs that the kit does not, or one twice in a round"
     started, finished_at = time_of(evidence.started), time_of(evidence.finished)
     latest = dt.datetime.now(tz=dt.timezone.utc) + _CLOCK_AHEAD
     if not time_of(kit.created) - _CLOCKS_DIFFER <= started <= finished_at <= latest:
         times = f"it ran from {evidence.started} to {evidence.finished} by the node's clock"
         yield f"impossible times: {times}; the kit was created at {kit.created}, here it is {now()}"
-    seconds = sum(step.seconds for step in evidence.steps)
+    seconds = sum(step.seconds for step in evidence.results)
     if seconds > (finished_at - started).total_seconds() + _SLACK_S:
         yield "its steps took longer than the run"
 
@@ -291,6 +311,8 @@ def _replayed(
         raise Refused(f"{file}: {', '.join(used)} passed, and the node had no GPU")
     if all(outcome.outcome == FAILED for outcome in outcomes):
         raise Refused(f"{file}: no check passed, so the fault may be the node's")
+    ran = [(each.program, each.round, each.bare, each.completed) for each in evidence.programs]
+    outcomes += against_bare(ran, evidence.format)
     versions = {kind.program: evidence.engine.version}
     return concluded(
         dataclasses.replace(run, host=evidence.host, versions=versions),

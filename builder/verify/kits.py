@@ -34,6 +34,7 @@ from builder.system.files import read_json, write_whole
 from builder.system.process import Completed
 from builder.verify.finished_images import OpenImage, finished, opened
 from builder.verify.formats import tree_of_artifact
+from builder.verify.measure.programs import KitProgram, programs_for_kits
 from builder.verify.proof import WITHHELD_CHECK, outcomes_of
 from builder.verify.runners import RUNNERS
 from builder.verify.runners.protocol import HOME_IN_CONTAINER, Container
@@ -109,6 +110,7 @@ class Kit:
     artifacts: Mapping[str, KitArtifact]
     engines: Mapping[str, KitEngine]
     steps: tuple[KitStep, ...]
+    programs: tuple[KitProgram, ...] = ()
     checks_only: bool = False
 
 
@@ -216,10 +218,8 @@ def write_kit(
 def _kit(image: OpenImage, names: Sequence[str], tools: Tools, *, checks_only: bool) -> Kit:
     """Describe a kit with these formats of an image."""
     artifacts, manifest = {name: image.artifacts[name] for name in names}, image.record
-    target = image.target
-    if not checks_only:
-        tree = tree_of_artifact(names[0], artifacts[names[0]].path, work=image.work, tools=tools)
-        target = with_carried(target, [tree])
+    tree = tree_of_artifact(names[0], artifacts[names[0]].path, work=image.work, tools=tools)
+    target = image.target if checks_only else with_carried(image.target, [tree])
     return Kit(
         id=secrets.token_hex(16),
         image=manifest.image,
@@ -239,6 +239,7 @@ def _kit(image: OpenImage, names: Sequence[str], tools: Tools, *, checks_only: b
         },
         engines=_engines(target, tools, checks_only=checks_only),
         steps=steps_of(target, tools),
+        programs=programs_for_kits(tree.entries),
         checks_only=checks_only,
     )
 
@@ -345,6 +346,7 @@ class _Tree:
         self._archive = archive
         self.members = {clean(member.name): member for member in archive}
         self._by_name: dict[bytes, list[str]] = {}
+        self._named: dict[str, list[str]] = {}
         for path in self.members:
             match = _PROGRAMS.fullmatch(path)
             name = match[1] if match else path.rpartition("/")[2] if ".so" in path else ""
@@ -360,7 +362,8 @@ class _Tree:
                 continue
             needed.add(path)
             todo += [str(parent) for parent in PurePosixPath(path).parents]
-            todo += self._named_by(path)
+            self._named[path] = self._named.get(path) or [*self._named_by(path)]
+            todo += self._named[path]
         return needed
 
     def _named_by(self, path: str) -> Iterator[str]:
@@ -371,7 +374,7 @@ class _Tree:
             yield posixpath.normpath(joined).lstrip("/")
         elif member.islnk():
             yield clean(member.linkname)
-        content = self._content(path)
+        content = self._content(path) if member.size <= _MOST_BYTES else b""
         if content.startswith(b"\x7fELF"):
             for name in {*_LIBRARY.findall(content), *_LAUNCHERS.findall(content)}:
                 yield from self._by_name.get(name, ())

@@ -5,6 +5,7 @@ tests/engines/fakes/libcuda.c stands for the driver's library, a folder for /pro
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -624,16 +625,24 @@ def test_after_a_check_that_failed() -> None:
 
 @pytest.fixture(scope="module")
 def aware(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """gpu-mpi, and what makes an MPI say that it takes pointers into a GPU's memory."""
+    """Both programs, and what makes an MPI say that it takes pointers into a GPU's memory."""
     tool_of_tests("mpirun")
     folder = tmp_path_factory.mktemp("aware")
-    compiled(SOURCES / "gpu-mpi.c", folder / "gpu-mpi", "-ldl", compiler="mpicc")
+    for name in ("gpu-mpi", "gpu-mpi-speed"):
+        compiled(SOURCES / f"{name}.c", folder / name, "-ldl", compiler="mpicc")
     compiled(FAKES / "cuda_aware.c", folder / "aware.so", "-shared", "-fPIC")
     compiled(FAKES / "libcuda.c", folder / "libcuda.so.1", "-shared", "-fPIC")
     return folder
 
 
-def send(aware: Path, answers: str = "", *, says: bool = True, ranks: str = "2") -> Ended:
+def send(
+    aware: Path,
+    answers: str = "",
+    *,
+    says: bool = True,
+    ranks: str = "2",
+    program: str = "gpu-mpi",
+) -> Ended:
     environment = {
         "OMPI_ALLOW_RUN_AS_ROOT": "1",
         "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
@@ -641,7 +650,7 @@ def send(aware: Path, answers: str = "", *, says: bool = True, ranks: str = "2")
         "LD_LIBRARY_PATH": str(aware),
     }
     preload = ["env", f"LD_PRELOAD={aware / 'aware.so'}"] if says else []
-    words = ("mpirun", "--oversubscribe", "-n", "2", *preload, aware / "gpu-mpi", ranks)
+    words = ("mpirun", "--oversubscribe", "-n", "2", *preload, aware / program, ranks)
     return run_program(*words, env=environment)
 
 
@@ -680,3 +689,32 @@ def test_messages_that_do_not_arrive(aware: Path, answers: str, finding: str) ->
 def test_the_wrong_number_of_ranks(aware: Path) -> None:
     done = send(aware, ranks="3")
     assert (done.status, done.finding) == (1, "MPI started 2 ranks, expected 3")
+
+
+def test_the_speed_of_messages_from_gpu_to_gpu(aware: Path) -> None:
+    done = send(aware, program="gpu-mpi-speed")
+    assert done.status == 0, done.stderr
+    assert re.fullmatch(
+        r"from GPU to GPU: latency [\d.]+ us, bandwidth \d+ MB/s at 4 MiB, all values right",
+        done.finding,
+    )
+    assert (done.data["applies"], done.data["ranks"], done.data["bytes"]) == (True, 2, 4 << 20)
+    assert done.data["latency_us"] > 0
+    assert done.data["mb_per_s"] > 0
+
+
+@pytest.mark.parametrize(
+    ("answers", "says", "status", "finding"),
+    [
+        ("", False, 77, "this MPI takes no pointers into a GPU's memory: "),
+        ("spoil=1", True, 1, "rank 0: message of "),
+        ("init=100", True, 1, "rank 0: cuInit: CUDA error 100 (CUDA_ERROR_NO_DEVICE)"),
+        ("memory=2", True, 1, "rank 0: cuMemAlloc: CUDA error 2 (CUDA_ERROR_OUT_OF_MEMORY)"),
+        ("copy=719", True, 1, "rank 0: cuMemcpyDtoH: CUDA error 719 (CUDA_ERROR_LAUNCH_FAILED)"),
+    ],
+)
+def test_the_speed_of_messages_that_do_not_arrive(
+    aware: Path, answers: str, says: bool, status: int, finding: str
+) -> None:
+    done = send(aware, answers, says=says, program="gpu-mpi-speed")
+    assert (done.status, done.finding.startswith(finding)) == (status, True), done.stdout

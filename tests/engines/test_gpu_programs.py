@@ -18,7 +18,8 @@ from builder.facts import cuda_errors
 pytestmark = pytest.mark.engines
 
 WHOLE = sum(number % 1000 for number in range((1 << 20) + 3))
-PROGRAMS = ("cuda-compute", "cuda-blas", "cuda-nccl")
+PROGRAMS = ("cuda-compute", "cuda-blas", "cuda-nccl", "cuda-gemm", "cuda-memory", "cuda-nccl-speed")
+LAUNCHES = {"cuda-compute": "launch.h", "cuda-memory": "launch-memory.h"}
 
 
 def compiled_cuda(source: Path, target: Path) -> None:
@@ -32,8 +33,8 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("cuda")
     for name in PROGRAMS:
         text = (SOURCES / f"{name}.cu").read_text()
-        if name == "cuda-compute":
-            text += (FAKES / "cuda/launch.h").read_text()
+        if name in LAUNCHES:
+            text += (FAKES / "cuda" / LAUNCHES[name]).read_text()
         (folder / f"{name}.cc").write_text(text)
         compiled_cuda(folder / f"{name}.cc", folder / name)
     compiled(FAKES / "libnccl.c", folder / "libnccl.so.2", "-shared", "-fPIC")
@@ -108,7 +109,8 @@ def test_each_error_is_named(
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_no_gpu_is_no_pass(programs: Path, name: str) -> None:
-    status, finding, _ = run(programs, name, FAKE_CUDA="gpus=0")
+    words = ["double"] if name == "cuda-gemm" else []
+    status, finding, _ = run(programs, name, *words, FAKE_CUDA="gpus=0")
     assert (status, finding) == (1, "cudaGetDeviceCount: 0 GPUs")
 
 
@@ -218,6 +220,123 @@ def test_an_image_that_lost_its_nccl(programs: Path, tmp_path: Path) -> None:
     status, finding, _ = run(programs, "cuda-nccl", str(tmp_path / "with-nccl"), **nowhere)
     assert status == 1
     assert finding.startswith("the development stage had NCCL, and here it is not found: ")
+
+
+# ---- cuda-gemm ----
+
+PRECISIONS = ("double", "single", "tensor")
+
+
+def gemm(programs: Path, precision: str, **variables: str) -> tuple[int, str, dict[str, Any]]:
+    return run(programs, "cuda-gemm", precision, "48", "0.001", **variables)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("way", sample(["", "fused", "backwards", "cut"], 2))
+def test_products_of_whole_numbers_are_exact_in_any_order(
+    programs: Path, precision: str, way: str
+) -> None:
+    status, finding, data = gemm(programs, precision, FAKE_BLAS=way, FAKE_CUDA="gpus=2")
+    assert status == 0, finding
+    assert finding.endswith("on the slowest of 2 GPUs, 48 x 48, every element equals the CPU's")
+    assert (data["gpus"], data["size"]) == (2, 48)
+    assert data["gflop_per_s"] > 0
+
+
+@pytest.mark.parametrize(
+    ("precision", "way"),
+    [
+        ("double", "single"),
+        ("double", "unwritten"),
+        ("single", "tf32"),
+        ("single", "halfsums"),
+        ("single", "unwritten"),
+        ("tensor", "bfloat"),
+        ("tensor", "halfsums"),
+        ("tensor", "unwritten"),
+    ],
+)
+def test_a_fast_wrong_product_is_found(programs: Path, precision: str, way: str) -> None:
+    status, finding, data = gemm(programs, precision, FAKE_BLAS=way)
+    assert (status, data) == (1, {})
+    at = "47, 47" if way == "unwritten" else "0, 0"
+    assert finding.startswith(f"{precision}: element ({at}) is ")
+    assert ", the CPU has " in finding
+
+
+def test_gpus_without_tensor_cores_are_named(programs: Path) -> None:
+    assert gemm(programs, "tensor", FAKE_CUDA="capability=60") == (
+        77,
+        "no tensor cores: compute capability 6.0 of Tesla V100",
+        {"applies": False},
+    )
+    assert gemm(programs, "double", FAKE_CUDA="capability=60")[0] == 0
+
+
+@pytest.mark.parametrize("words", [(), ("half",), ("double", "4097"), ("double", "0")])
+def test_sizes_whose_sums_are_not_exact_are_refused(programs: Path, words: tuple[str, ...]) -> None:
+    status, finding, _ = run(programs, "cuda-gemm", *words)
+    assert (status, finding.startswith("usage: cuda-gemm")) == (2, True)
+
+
+# ---- cuda-memory ----
+
+
+def test_the_bandwidth_of_memory_is_measured(programs: Path) -> None:
+    status, finding, data = run(programs, "cuda-memory", "1", "2", FAKE_CUDA="gpus=2")
+    assert status == 0, finding
+    assert finding.startswith("the slowest of 2 GPUs: copy ")
+    rates = ("copy_gb_per_s", "triad_gb_per_s", "to_gpu_gb_per_s", "from_gpu_gb_per_s")
+    assert all(data[rate] > 0 for rate in rates)
+
+
+@pytest.mark.parametrize(
+    ("defect", "finding"),
+    [
+        ("copied=1", "GPU 0: number 7 is 11.500000, not 10.500000"),
+        ("triad=1", "GPU 0: number 9 is 14.500000, not 13.500000"),
+        ("unwritten=1", "GPU 0: number 131071 is nan, not 6142.500000"),
+        ("pinned=2", "cudaMallocHost: CUDA error 2 (itsName)"),
+        ("launch=209", "cudaLaunchKernel: CUDA error 209 (itsName)"),
+    ],
+)
+def test_memory_that_changes_a_value_is_found(programs: Path, defect: str, finding: str) -> None:
+    status, said, _ = run(programs, "cuda-memory", "1", "2", FAKE_CUDA=defect)
+    assert (status, said.replace("-nan", "nan").startswith(finding)) == (1, True), said
+
+
+# ---- cuda-nccl-speed ----
+
+
+def nccl_speed(programs: Path, gpus: int, **variables: str) -> tuple[int, str, dict[str, Any]]:
+    return run(programs, "cuda-nccl-speed", "no", "999", FAKE_CUDA=f"gpus={gpus}", **variables)
+
+
+def test_the_bandwidth_of_an_allreduce_is_measured(programs: Path) -> None:
+    status, finding, data = nccl_speed(programs, 4)
+    assert status == 0, finding
+    assert finding.startswith("NCCL 2.22.3 adds 999 doubles over 4 GPUs: bus bandwidth ")
+    assert (data["gpus"], data["bytes"]) == (4, 7992)
+    assert data["bus_gb_per_s"] > 0
+
+
+def test_one_gpu_has_no_allreduce(programs: Path) -> None:
+    finding = "there is one GPU here: nothing to reduce over"
+    assert nccl_speed(programs, 1) == (77, finding, {"applies": False})
+
+
+@pytest.mark.parametrize(
+    ("way", "finding"),
+    [
+        ("lost", "GPU 0 has at 0 the sum 0.250000, not 0.750000"),
+        ("unwritten", "GPU 0 has at 0 the sum "),
+        ("group", "ncclGroupEnd: NCCL error 5 (invalid usage)"),
+        ("init", "ncclCommInitAll: NCCL error 5 (invalid usage)"),
+    ],
+)
+def test_a_fast_wrong_allreduce_is_found(programs: Path, way: str, finding: str) -> None:
+    status, said, _ = nccl_speed(programs, 2, FAKE_NCCL=way)
+    assert (status, said.startswith(finding)) == (1, True), said
 
 
 # ---- The table of errors ----

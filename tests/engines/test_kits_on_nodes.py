@@ -27,6 +27,8 @@ from harness import (
     small_disk,
     wait_for,
 )
+from publishing import SIGNING, Pair, pull
+from real_registry import RealRegistry
 from small_images import Check, Maker, sound
 
 pytestmark = pytest.mark.engines
@@ -178,6 +180,35 @@ def test_an_interrupted_kit_leaves_nothing(node: Node) -> None:
     assert (done.status, "interrupted" in done.stderr) == (130, True), done.stderr
     wait_for(lambda: not processes("^sleep 7141"))
     assert not node.leftovers
+
+
+def test_the_run_of_a_kit_is_published_and_pulled(
+    lean: Path, pair: Pair, registry: RealRegistry, tmp_path: Path
+) -> None:
+    """A site whose policy asks for runs in user namespaces has no other evidence than the kit's."""
+    with tempfile.TemporaryDirectory(prefix="build-images-node-", dir="/var/tmp") as name:
+        node = Node(folder=Path(name))
+        node.folder.chmod(0o777)
+        passed(build_images("kit", lean, "--output", node.folder / "kit.tar"))
+        passed(run_program("tar", "-xf", node.folder / "kit.tar", "-C", node.folder))
+        passed(node.run("--engine", "userns", "--output", node.folder / "evidence.json"))
+        words = ("--project", lean.parents[1], f"--image={lean.name}", "--output", lean.parent)
+        to = ("--to", f"{registry.host}/site", "--key", pair.private)
+        policy, hosts = tmp_path / "policy.yaml", {"runtimes": ["user namespaces"]}
+        document = {"keys": [str(pair.public)], "evidence": {"hosts": hosts}}
+        policy.write_text(json.dumps({"schema": "build-images/policy/v1", **document}))
+        reference = f"{registry.host}/site/{lean.name.removesuffix('-x86_64').replace('-', ':', 1)}"
+        env = {"BUILD_IMAGES_HOME": str(tmp_path / "home"), "PATH": "/nonexistent"}
+        more = (tmp_path / "out", "--arch=x86_64", "--explain")
+
+        passed(build_images("publish", *words, *to, env=SIGNING))
+        refused = pull(reference, policy, "charliecloud", *more, env=env)
+        assert (refused.status, "✗ refused    evidence" in refused.stderr) == (5, True)
+        passed(build_images("verify", lean, "--import", node.folder / "evidence.json"))
+        passed(build_images("publish", *words, *to, env=SIGNING))
+    done = passed(pull(reference, policy, "charliecloud", *more, env=env))
+    assert "✓ passed     evidence       checked by user namespaces on x86_64, native" in done.stdout
+    assert (tmp_path / "out/image.tar.gz").stat().st_size > 1000
 
 
 @pytest.mark.long(reason="it compresses an image's files for seconds")

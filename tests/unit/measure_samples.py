@@ -37,7 +37,7 @@ QUANTITIES: Mapping[str, Quantity] = {
 
 
 def recorded(name: str) -> str:
-    """What a program printed on a real machine."""
+    """What a program printed on a real machine; those of GPUs have made-up numbers."""
     return (RECORDED / f"{name}.txt").read_text()
 
 

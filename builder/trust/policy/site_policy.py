@@ -36,6 +36,8 @@ _SHIPPED = (
     *("jax", "jax-gpu", "jax-parallel", "hpcc", "fio", "memory-speed", "mpi-speed", "ucx"),
     *("cuda-clean", "cuda-runtime", "gpu-driver", "gpu-devices", "gpu-library", "gpu-found"),
     *("gpu-version", "gpu-code", "gpu-compute", "gpu-blas", "gpu-nccl", "gpu-mpi", "gpu-control"),
+    *("gpu-sass", "gpu-ptx", "gpu-memory", "gpu-nccl-speed", "gpu-mpi-speed"),
+    *("gpu-gemm-double", "gpu-gemm-single", "gpu-gemm-tensor"),
 )
 _LAUNCHED = ("mpi-hybrid-mpirun", "mpi-hybrid-srun", "mpi-bind-mpirun", "mpi-bind-srun")
 CHECK_NAMES = (*ALWAYS, *_SHIPPED, *_OF_THE_HARNESS, *_LAUNCHED)
@@ -133,7 +135,10 @@ class Policy:
 
 
 T = TypeVar("T")
-RUNNERS = ("buildah", "podman", "docker", "apptainer", "charliecloud")
+RUNNERS = (
+    *("buildah", "podman", "docker", "apptainer", "charliecloud"),
+    "user namespaces",  # of a kit
+)
 _AGE = re.compile(r"([1-9][0-9]{0,4})([hdw])")
 _UNITS = {"h": dt.timedelta(hours=1), "d": dt.timedelta(days=1), "w": dt.timedelta(weeks=1)}
 _texts = list_of(text, distinct=True)

@@ -8,9 +8,12 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Mapping
+import shlex
+from collections.abc import Callable, Container, Mapping
 from dataclasses import asdict, dataclass
+from pathlib import PurePosixPath
 
+from builder.artifacts.manifests import PROGRAMS as CHECK_PROGRAMS
 from builder.model.measurement import Quantity
 from builder.model.records import read
 from builder.system.files import table_beside
@@ -70,6 +73,7 @@ class Benchmark:
     figures: tuple[Figure, ...]
     ranks: str = ""
     needs_mpi: bool = False
+    needs_gpu: bool = False
 
     @property
     def quantities(self) -> tuple[Quantity, ...]:
@@ -155,3 +159,27 @@ _FIELDS: Mapping[str, Callable[[str], Mapping[str, object]]] = {
 
 _TABLE = "programs.yaml"
 PROGRAMS = read(tuple[Benchmark, ...], table_beside(__file__, _TABLE), _TABLE)
+
+
+# ---- Kits ----
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class KitProgram:
+    """A program of an image that a kit measures, in a container and bare."""
+
+    name: str
+    argv: tuple[str, ...]
+    needs_gpu: bool
+
+
+def programs_for_kits(paths: Container[str]) -> tuple[KitProgram, ...]:
+    """Return the programs of checks in an image with these files that are one process each."""
+    programs = []
+    for program in PROGRAMS:
+        path = f"{CHECK_PROGRAMS}{PurePosixPath(program.path).name}"
+        if program.output == "data" and not program.needs_mpi and path in paths:
+            _exec, _, *arguments = shlex.split(program.script(Sizes(), ""))
+            argv = (f"/{path}", *arguments)
+            programs.append(KitProgram(name=program.name, argv=argv, needs_gpu=program.needs_gpu))
+    return tuple(programs)

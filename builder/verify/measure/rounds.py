@@ -16,7 +16,7 @@ from pathlib import Path
 from builder import facts
 from builder.artifacts.manifests import write_manifest
 from builder.build.run import Run, now
-from builder.model import FORMATS, SKIPPED
+from builder.model import FAILED, FORMATS, PASSED, SKIPPED, Outcome
 from builder.model.agreement import BENCH
 from builder.model.errors import BadInput, StepFailed
 from builder.model.manifest import Manifest
@@ -66,11 +66,12 @@ def _measured(run: Run, image: OpenImage, *, runners: Sequence[str], repeats: in
     with contextlib.ExitStack() as stack:
         opening = _places(run, image, runners, stack)
         bare = next(opening)
-        programs = programs_in(bare[1], PROGRAMS, mpi=family is not None)
+        known = [program for program in PROGRAMS if not program.needs_gpu]
+        programs = programs_in(bare[1], known, mpi=family is not None)
         if not programs:
             raise BadInput(
                 f"--bench: {image.record.image} has none of the benchmark programs",
-                hint=f"use recipe hpc-bench, or add {' or '.join(each.name for each in PROGRAMS)}",
+                hint=f"use recipe hpc-bench, or add {' or '.join(each.name for each in known)}",
             )
         places = [bare, *opening]
         runs, others = run_rounds(
@@ -307,3 +308,63 @@ def _ratios(own: Mapping[int, float], bare: Mapping[int, float], *, more: bool) 
     """Return the speed in each round as a share of bare's speed in the same round."""
     pairs = [(own[turn], bare[turn]) for turn in sorted(own.keys() & bare.keys())]
     return [value / other if more else other / value for value, other in pairs]
+
+
+# ---- Within 1 % of bare ----
+
+Ran = tuple[str, int, bool, Completed]  # the program, the round, whether bare, the end
+_LEAST_RATIO = 0.99
+_FEWEST_ROUNDS = 3  # for a decision
+_NOT_SAMPLED = Use(seconds=0, cpu=0, memory_bytes=0)
+_MEANINGS = {
+    PASSED: "at most 1 % slower than bare in every round",
+    FAILED: "more than 1 % slower than bare in every round",
+    SKIPPED: "not decided, since the rounds disagree or are too few",
+}
+
+
+def against_bare(ran: Sequence[Ran], place: str) -> tuple[Outcome, ...]:
+    """Return for each program whether it is at most 1 % slower in a place than bare.
+
+    It passes if that is so in every round, and fails if it is so in none. Otherwise the noise is
+    larger than the difference: then it is not decided, and skipped.
+    """
+    outcomes = []
+    for program in PROGRAMS:
+        runs = [
+            _run_of(completed, turn, BARE if bare else place, program, _NOT_SAMPLED)
+            for name, turn, bare, completed in ran
+            if name == program.name
+        ]
+        rows = rows_of(runs, [program], (BARE, place)) if runs else ()
+        if rows:  # of bare and of the place in turn
+            outcomes.append(_compared(program.name, rows[::2], rows[1::2]))
+    return tuple(outcomes)
+
+
+def _compared(program: str, bare: Sequence[Row], own: Sequence[Row]) -> Outcome:
+    data = dict[str, object]()
+    texts = list[str]()
+    decisions = set[str]()
+    for row, other in zip(own, bare, strict=True):
+        if row.ratio and row.values and other.values:
+            ratio = row.ratio
+            decisions.add(_decision(ratio))
+            spread = f"{ratio.median:.3f} of bare ({ratio.lowest:.3f} to {ratio.highest:.3f})"
+            texts.append(f"{row.quantity.title}: {row.text}, {spread}")
+            values = {"value": row.values.median, "bare": other.values.median}
+            data[row.quantity.name] = {**values, "ratio": asdict(ratio)}
+    outcome = next((each for each in (FAILED, SKIPPED, PASSED) if each in decisions), SKIPPED)
+    reason = f"{_MEANINGS[outcome]}: {'; '.join(texts)}"
+    if problem := bare[0].problem:
+        outcome, reason = SKIPPED, f"not compared: bare: {problem}"
+    elif problem := own[0].problem:
+        outcome, reason = FAILED, f"it ran bare, and not in the container: {problem}"
+    check = f"{program}-against-bare"
+    return Outcome(check=check, outcome=outcome, reason=reason[:LONGEST], data=data)
+
+
+def _decision(ratio: Spread) -> str:
+    if ratio.count < _FEWEST_ROUNDS or ratio.lowest < _LEAST_RATIO <= ratio.highest:
+        return SKIPPED
+    return PASSED if ratio.lowest >= _LEAST_RATIO else FAILED

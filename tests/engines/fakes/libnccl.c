@@ -48,15 +48,16 @@ int ncclAllReduce(const void *from, void *to, size_t count, int type, int operat
     return 0;
 }
 
-/* Every second call is of one kind: the sums of all ranks, and their maxima. */
+/* Each rank has as many calls, of the same kinds: the sums of all ranks, and their maxima. */
 static void reduce(int kind)
 {
+    const int kinds = n_calls / ranks;
     const int last = is("lost") && ranks > 1 ? ranks - 1 : ranks;
     for (size_t i = 0; i < calls[kind].count; i++) {
         double sum = 0;
         int64_t most = INT64_MIN;
         for (int rank = 0; rank < last; rank++) {
-            const struct call *call = &calls[2 * rank + kind];
+            const struct call *call = &calls[kinds * rank + kind];
             if (call->type == FLOAT64)
                 sum += ((const double *)call->from)[i];
             else if (((const int64_t *)call->from)[i] > most)
@@ -64,16 +65,16 @@ static void reduce(int kind)
         }
         for (int rank = 0; rank < ranks; rank++)
             if (calls[kind].type == FLOAT64)
-                ((double *)calls[2 * rank + kind].to)[i] = sum;
+                ((double *)calls[kinds * rank + kind].to)[i] = sum;
             else
-                ((int64_t *)calls[2 * rank + kind].to)[i] = most;
+                ((int64_t *)calls[kinds * rank + kind].to)[i] = most;
     }
 }
 int ncclGroupEnd(void)
 {
     if (is("group"))
         return 5;
-    for (int kind = 0; kind < 2 && !is("unwritten"); kind++)
+    for (int kind = 0; kind < n_calls / ranks && !is("unwritten"); kind++)
         reduce(kind);
     return 0;
 }

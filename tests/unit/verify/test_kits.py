@@ -45,6 +45,7 @@ from builder.verify import checks, kits
 from builder.verify.evidence import evidence_schema
 from builder.verify.kit_evidence import import_evidence
 from builder.verify.kits import Kit, steps_of, write_kit
+from builder.verify.measure.programs import KitProgram
 
 PROGRAM = Path(kits.__file__).with_name("kit") / "run"
 Change = Callable[[dict[str, Any]], object]
@@ -921,3 +922,156 @@ def kept_of(reader: Callable[[IO[bytes]], Any], printed: bytes, *wait_s: float) 
         pipe.close()
         text: str = kept.text(*wait_s)
     return text
+
+
+# ---- Programs that are measured ----
+
+TRIAD = "/opt/build-images/bin/memory-speed"
+MEASURED = KitProgram(name="memory-speed", argv=(TRIAD, "256", "5"), needs_gpu=False)
+
+
+def with_programs(file: Path, *programs: KitProgram) -> None:
+    """Add programs to a description of a kit."""
+    description = json.loads(file.read_text())
+    file.write_text(json.dumps({**description, "programs": [as_json(each) for each in programs]}))
+
+
+def speed(rate: float) -> Completed:
+    return done(f'data: {{"triad_gb_per_s": {rate}}}\nall right\n')
+
+
+def programs_as_run(*rounds: tuple[float, float], **more: Any) -> list[dict[str, Any]]:
+    """The measured program, as the node ran it; the rates bare and in the container."""
+    end = {"status": 0, "timed_out": False, "waiting": [], "seconds": 0.2, "stderr": ""}
+    return [
+        {
+            **end,
+            "without_gpu": False,
+            "argv": [*MEASURED.argv],
+            "stdout": speed(rate).stdout,
+            "program": MEASURED.name,
+            "round": turn,
+            "bare": bare,
+            **more,
+        }
+        for turn, pair in enumerate(rounds)
+        for bare, rate in zip((True, False), pair, strict=True)
+    ]
+
+
+def test_programs_are_compared_with_bare(machine: Machine, kit: Kit) -> None:  # noqa: F811
+    with_programs(machine.folder / f"kits/{kit.id}.json", MEASURED)
+    programs = programs_as_run((10, 10), (10, 9.95), (10, 9.93))
+    [*before, found] = taken(machine, sealed(evidence_of(kit, programs=programs))).record.checks[
+        "sif-kit-apptainer-node17-site-e171ce96"
+    ]
+    assert "environment" in {one.check for one in before}
+    assert (found.check, found.outcome) == ("memory-speed-against-bare", "passed")
+    slow = programs_as_run((10, 9), (10, 9), (10, 9))
+    verified = taken(machine, sealed(evidence_of(kit, programs=slow)))
+    assert verified.has_failed
+    assert verified.record.outcome == "failed", "no usual run of this format is there to count"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"argv": ["/bin/true"]},
+        {"program": "mpi-speed"},
+        {"round": 0},
+    ],
+)
+def test_programs_that_the_kit_does_not_measure_are_refused(
+    change: dict[str, Any],
+    machine: Machine,  # noqa: F811
+    kit: Kit,
+) -> None:
+    with_programs(machine.folder / f"kits/{kit.id}.json", MEASURED)
+    programs = programs_as_run((10, 10), (10, 10), (10, 10), **change)
+    with pytest.raises(Refused, match="measured programs that the kit does not, or one twice"):
+        taken(machine, sealed(evidence_of(kit, programs=programs)))
+
+
+@pytest.mark.parametrize(
+    ("words", "rounds"), [((), 5), (("--rounds", "2"), 2), (("--rounds", "0"), 0)]
+)
+def test_the_node_measures_programs_in_a_container_and_bare_in_turn(
+    words: tuple[str, ...], rounds: int, node: FakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on_gpu = dataclasses.replace(MEASURED, name="gpu-memory", needs_gpu=True)
+    with_programs(node.folder / "kit/kit.json", MEASURED, on_gpu)
+    monkeypatch.setattr(node.module, "bare_argv", lambda root, argv: ["bare", root, *argv])
+    monkeypatch.setattr(
+        node.module, "host_facts", lambda: {"arch": "x86_64", "driver": "", "gpus": []}
+    )
+    assert node.run("--output", "e.json", *words) == 0
+    programs = json.loads((node.folder / "e.json").read_text())["programs"]
+    assert [(each["program"], each["round"], each["bare"]) for each in programs] == [
+        ("memory-speed", turn, (turn % 2 == 0) == first)
+        for turn in range(rounds)
+        for first in (True, False)
+    ]
+    assert node.unpacked == (["bare"] if rounds else []), "Apptainer runs the SIF"
+    ran = [command for command in node.commands if TRIAD in command]
+    assert len(ran) == 2 * rounds
+    if rounds:
+        assert ran[0][0] == "bare"
+        assert ran[1][0] == "apptainer"
+        assert ran[1][-3:] == [*MEASURED.argv]
+
+
+@pytest.mark.parametrize(
+    ("arch", "formats", "reason"),
+    [
+        (
+            "ppc64le",
+            ("sif", "charliecloud"),
+            "the image is for x86_64, and this machine is ppc64le",
+        ),
+        ("x86_64", ("sif",), "the kit has no tarball, which is needed to run programs bare"),
+    ],
+)
+def test_without_bare_nothing_is_measured(
+    arch: str,
+    formats: tuple[str, ...],
+    reason: str,
+    node: FakeNode,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    file = node.folder / "kit/kit.json"
+    with_programs(file, MEASURED)
+    description = json.loads(file.read_text())
+    artifacts = {name: description["artifacts"][name] for name in formats}
+    file.write_text(json.dumps({**description, "artifacts": artifacts}))
+    monkeypatch.setattr(node.module, "host_facts", lambda: {"arch": arch, "driver": "", "gpus": []})
+    assert node.run("--output", "e.json") == 0
+    assert json.loads((node.folder / "e.json").read_text())["programs"] == []
+    assert f"nothing is measured: {reason}" in capsys.readouterr().err
+
+
+def test_bare_programs_use_the_loader_and_the_libraries_of_the_image(tmp_path: Path) -> None:
+    root = str(tmp_path)
+    files = {
+        "bin/dynamic": b"\x7fELF....\0/lib64/ld-linux-x86-64.so.2\0",
+        "bin/static": b"\x7fELF....\0",
+        "etc/ld.so.cache": b"ld.so-1.7.0\0..glibc-ld.so.cache1.1..libc.so.6\0"
+        b"/usr/lib/x86_64-linux-gnu/libc.so.6\0libcudart.so.13\0"
+        b"/usr/local/cuda/lib/libcudart.so.13\0/usr/lib/x86_64-linux-gnu/libm.so.6\0",
+    }
+    for name, content in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(content)
+    module = program()
+    folders = (
+        *("/usr/lib/x86_64-linux-gnu", "/usr/local/cuda/lib"),
+        *("/lib64", "/usr/lib64", "/lib", "/usr/lib"),
+    )
+    assert module.bare_argv(root, ["/bin/dynamic", "4"]) == [
+        f"{root}/lib64/ld-linux-x86-64.so.2",
+        "--library-path",
+        ":".join(f"{root}{folder}" for folder in folders),
+        f"{root}/bin/dynamic",
+        "4",
+    ]
+    assert module.bare_argv(root, ["/bin/static", "4"]) == [f"{root}/bin/static", "4"]

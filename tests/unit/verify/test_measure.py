@@ -11,13 +11,19 @@ from pathlib import Path
 
 import pytest
 from measure_samples import PROGRAM_BY_NAME, measured, recorded, run, speeds
-from samples import compare_with_golden
+from samples import compare_with_golden, shipped_project
 
 from builder.model.errors import StepFailed
 from builder.model.measurement import GpuUse, OneRun, PlaceFacts, Sample
 from builder.system.process import Completed, Processes
-from builder.verify.measure.programs import EMULATED, PROGRAMS, Sizes, Unreadable
-from builder.verify.measure.rounds import Place, programs_in, run_rounds
+from builder.verify.measure.programs import (
+    EMULATED,
+    PROGRAMS,
+    Sizes,
+    Unreadable,
+    programs_for_kits,
+)
+from builder.verify.measure.rounds import Place, Ran, against_bare, programs_in, run_rounds
 from builder.verify.measure.sampling import (
     CpuTimes,
     Gpus,
@@ -450,3 +456,104 @@ def test_means_are_weighted_by_time(most: int, monkeypatch: pytest.MonkeyPatch) 
     times = [0.0, *(each.at_s for each in kept.samples)]
     busy = [each.cpu * (each.at_s - at_s) for each, at_s in zip(kept.samples, times, strict=False)]
     assert sum(busy) == pytest.approx(4, abs=0.001)
+
+
+# ---- Kits: within 1 % of bare ----
+
+
+def triads(*rounds: tuple[float, float]) -> list[Ran]:
+    """Runs of memory-speed: the rate in the container and bare, by round."""
+    return [
+        ("memory-speed", turn, bare, output(f'data: {{"triad_gb_per_s": {rate}}}\nall right\n'))
+        for turn, pair in enumerate(rounds)
+        for bare, rate in zip((False, True), pair, strict=True)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("rounds", "outcome", "reason"),
+    [
+        ([(9.9, 10), (9.95, 10), (10.4, 10)], "passed", "at most 1 % slower than bare in every"),
+        ([(9.89, 10), (9.8, 10), (5, 10)], "failed", "more than 1 % slower than bare in every"),
+        ([(9.89, 10), (9.9, 10), (9.9, 10)], "skipped", "not decided, since the rounds disagree"),
+        ([(10, 10), (10, 10)], "skipped", "not decided, since the rounds disagree or are too few"),
+        ([(5, 10), (5, 10)], "skipped", "not decided, since the rounds disagree or are too few"),
+    ],
+)
+def test_a_program_is_within_one_percent_of_bare_if_all_rounds_agree(
+    rounds: list[tuple[float, float]], outcome: str, reason: str
+) -> None:
+    [found] = against_bare(triads(*rounds), "sif")
+    assert (found.check, found.outcome) == ("memory-speed-against-bare", outcome)
+    assert found.reason.startswith(reason)
+
+
+def test_the_figures_of_a_comparison_are_kept() -> None:
+    [found] = against_bare(triads((7.9375, 8), (7.96875, 8), (8.25, 8)), "sif")
+    assert found.reason.endswith(
+        ": triad from memory, all threads: 7.97 GB/s, 0.996 of bare (0.992 to 1.031)"
+    )
+    ratio = {"median": 0.99609375, "lowest": 0.9921875, "highest": 1.03125, "count": 3}
+    assert found.data == {"memory_triad": {"value": 7.96875, "bare": 8.0, "ratio": ratio}}
+
+
+@pytest.mark.parametrize(
+    ("container", "bare", "outcome", "reason"),
+    [
+        (1, 0, "failed", "it ran bare, and not in the container: exit status 1: no GPU"),
+        (0, 1, "skipped", "not compared: bare: exit status 1: no GPU"),
+        (77, 77, "skipped", "not compared: bare: exit status 77: no GPU"),
+    ],
+)
+def test_a_program_that_ends_with_an_error_is_not_compared(
+    container: int, bare: int, outcome: str, reason: str
+) -> None:
+    ends = {
+        False: output("no GPU\n", returncode=container),
+        True: output("no GPU\n", returncode=bare),
+    }
+    right = output('data: {"triad_gb_per_s": 1}\nall right\n')
+    ran: list[Ran] = [
+        ("memory-speed", turn, is_bare, end if end.returncode else right)
+        for turn in range(3)
+        for is_bare, end in ends.items()
+    ]
+    [found] = against_bare(ran, "sif")
+    assert (found.outcome, found.reason) == (outcome, reason)
+
+
+def test_the_slowest_of_several_figures_decides() -> None:
+    text = recorded("gpu-memory")
+    slow = text.replace("54.125", "50.125")
+    ran: list[Ran] = [
+        ("gpu-memory", turn, bare, output(text if bare else slow))
+        for turn in range(3)
+        for bare in (True, False)
+    ]
+    [found] = against_bare(ran, "sif")
+    assert found.outcome == "failed"
+    assert "GPU: copy from the host: 50.1 GB/s, 0.926 of bare" in found.reason
+    assert "GPU: copy in its memory: 2801 GB/s, 1.000 of bare" in found.reason
+
+
+def test_kits_measure_programs_of_one_process_that_the_image_has() -> None:
+    folder = "opt/build-images/bin/"
+    names = ("memory-speed", "mpi-speed", "cuda-gemm", "cuda-nccl-speed", "hpcc")
+    programs = programs_for_kits([f"{folder}{name}" for name in names])
+    assert [(each.name, each.needs_gpu, *each.argv) for each in programs] == [
+        ("memory-speed", False, f"/{folder}memory-speed", "256", "5"),
+        ("gpu-gemm-double", True, f"/{folder}cuda-gemm", "double", "4096"),
+        ("gpu-gemm-single", True, f"/{folder}cuda-gemm", "single", "4096"),
+        ("gpu-gemm-tensor", True, f"/{folder}cuda-gemm", "tensor", "4096"),
+        ("gpu-nccl-speed", True, f"/{folder}cuda-nccl-speed", f"/{folder}with-nccl"),
+    ]
+
+
+def test_every_program_that_kits_measure_on_gpus_is_a_check() -> None:
+    """Of the same name, with the same arguments."""
+    checks = shipped_project().checks
+    for program in PROGRAMS:
+        if program.needs_gpu:
+            name, words = program.path.rpartition("/")[2], program.commands.split()[2:]
+            run = checks[program.name].run.replace("$OUT/", "/opt/build-images/bin/")
+            assert run.endswith(" ".join([name, *words]))

@@ -4,8 +4,9 @@
  * a block's where they wait for each other.
  *
  * FAKE_CUDA changes answers: NAME=NUMBER, separated by commas. A call's name (malloc, memcpy,
- * launch, synchronize, count, device) makes it end with that error; gpus is the number of GPUs,
- * after is how many launches succeed first; add, shared, atomic and unwritten spoil a result.
+ * launch, synchronize, count, device, pinned) makes it end with that error; gpus is the number of
+ * GPUs, capability is theirs, after is how many launches succeed first; add, shared, atomic,
+ * unwritten, copied and triad spoil a result.
  */
 #ifndef FAKE_CUDA_RUNTIME_H
 #define FAKE_CUDA_RUNTIME_H
@@ -25,6 +26,7 @@ enum cudaMemcpyKind { cudaMemcpyHostToDevice = 1, cudaMemcpyDeviceToHost = 2 };
 typedef void *cudaStream_t;
 struct cudaDeviceProp {
     char name[64];
+    int major, minor;
 };
 struct cudaFuncAttributes {
     int binaryVersion;
@@ -66,6 +68,8 @@ inline cudaError_t cudaSetDevice(int) { return fake_error("device"); }
 inline cudaError_t cudaGetDeviceProperties(cudaDeviceProp *properties, int)
 {
     std::snprintf(properties->name, sizeof properties->name, "Tesla V100");
+    properties->major = fake("capability", 70) / 10;
+    properties->minor = fake("capability", 70) % 10;
     return cudaSuccess;
 }
 inline cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *attributes, const void *)
@@ -77,6 +81,16 @@ template <typename T> cudaError_t cudaMalloc(T **pointer, std::size_t bytes)
 {
     *pointer = static_cast<T *>(std::malloc(bytes));
     return fake_error("malloc");
+}
+template <typename T> cudaError_t cudaMallocHost(T **pointer, std::size_t bytes)
+{
+    *pointer = static_cast<T *>(std::malloc(bytes));
+    return fake_error("pinned");
+}
+inline cudaError_t cudaFreeHost(void *pointer)
+{
+    std::free(pointer);
+    return cudaSuccess;
 }
 inline cudaError_t cudaFree(void *pointer)
 {
