@@ -189,3 +189,22 @@ def test_grace_has_pytorch_with_cuda_and_tensorflow_without() -> None:
         assert image.cuda is None
     power = next(image for image in plan_of("pytorch").images if image.cell.cuda == "12.4")
     assert "pytorch-gpu-check.py 70 --" in run_of("pytorch-gpu", power)
+
+
+def test_build_systems_that_choose_a_compiler_for_nvcc_choose_one_that_it_takes() -> None:
+    """nccl-tests' make, and the CMake of PyTorch and Horovod, hand nvcc the CXX of the rest."""
+    choosing = ("hpc-bench-osu", "horovod", "pytorch")
+    seen = set()
+    for image in samples():
+        gcc = image.cuda and (image.cuda.gcc or image.cuda.packages.gcc)
+        text = dockerfile(image.identifier) if gcc and image.cell.recipe in choosing else ""
+        if "pytorch.git" in text or "horovod" in text or "nccl-tests.git" in text:
+            seen.add(image.cell.recipe)
+            assert f"CXX=g++-{gcc}" in text, image.identifier
+    assert seen == {*choosing}
+
+
+def test_horovod_is_told_of_no_nvcc_where_there_is_none() -> None:
+    """Its CMake takes HOROVOD_CUDA_HOME for the place of a compiler, even if it is empty."""
+    for image in (image for image in samples() if image.cell.recipe == "horovod"):
+        assert ("HOROVOD_CUDA_HOME=" in dockerfile(image.identifier)) == (image.cuda is not None)
