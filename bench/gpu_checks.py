@@ -43,6 +43,7 @@ FRAMEWORKS = {
     "pytorch-gpu": "import torch; assert torch.version.cuda",
     "tensorflow-gpu": "import tensorflow as tf; assert tf.test.is_built_with_cuda()",
     "jax-gpu": "import jax, jax_cuda13_plugin",
+    "ml-stack-gpu": "import cupy",
 }
 MARKS = {"passed": "✓", "failed": "✗", "skipped": "-"}
 

@@ -1,7 +1,8 @@
-"""Recipes `jax` and `tensorflow-release`: their images pass, and their checks find defects."""
+"""Recipes of locked wheels, `jax` and others: their images pass, and their checks find defects."""
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,21 +17,36 @@ from builder.verify.runners.protocol import Container, Runner
 
 pytestmark = [
     pytest.mark.engines,
-    pytest.mark.long(reason="builds images of JAX and TensorFlow: minutes, and 0.4 GB of wheels"),
+    pytest.mark.long(
+        reason="builds images of JAX, TensorFlow and ml-stack: minutes, and 0.8 GB of packages"
+    ),
 ]
 
 CHECKS = PROJECT / "tests" / "images"
 TIMEOUT_S = 900
-JAX, TENSORFLOW = "jax", "tensorflow-release"
+JAX, TENSORFLOW, STACK = "jax", "tensorflow-release", "ml-stack"
 PARALLEL, WORKERS = "jax-parallel-check.py", "tensorflow-workers-check.py"
 TRAINING = "tensorflow-training-check.py"
+# For each package of the stack, a change to what the check does with it, and the finding.
+DEFECTS_OF_STACK = {
+    "NumPy and SciPy": ("scipy.fft.fft(", "scipy.fft.ifft(", "the Fourier transform"),
+    "OpenCV": ("BORDER_CONSTANT", "BORDER_REFLECT", "the filter is not the weighted sum"),
+    "Keras": ('activation="tanh"', 'activation="relu"', "weights after training differ"),
+    "Protobuf": ("number=-300", "number=-301", "the message is"),
+    "Numba": ("njit(longest)", "njit(lambda limit: (0, 0))", "the compiled function has (0, 0)"),
+    "pandas": ('agg(["sum", "mean"])', 'agg(sum="max", mean="mean")', "sums of groups"),
+    "scikit-learn": ("Ridge(alpha=2.5)", "Ridge(alpha=2.4)", "the ridge is not that of the"),
+    "JupyterLab": ('"n = 0"', '"n = 1"', "the notebook's last cell has ['5051'], not 5050"),
+}
 
 
 @pytest.fixture(scope="module")
 def images(python_mpi: dict[str, Path], out: Path) -> dict[str, Path]:
-    """The folders of both images, by recipe."""
+    """The folders of the images, by recipe."""
     del python_mpi  # built first: its layers are shared
-    names = {recipe: f"{recipe}-1.0-debian13-openmpi5.0-x86_64" for recipe in (JAX, TENSORFLOW)}
+    names = {
+        recipe: f"{recipe}-1.0-debian13-openmpi5.0-x86_64" for recipe in (JAX, TENSORFLOW, STACK)
+    }
     for name in names.values():
         passed(build_images("--image", name, "--output", out))
     return {recipe: out / name for recipe, name in names.items()}
@@ -41,7 +57,7 @@ def data(shared_folder: Path) -> Path:
     """The checks, for a test to change; the image finds them in /mnt."""
     folder = shared_folder / "data"
     folder.mkdir()
-    for name in ("jax*.py", "tensorflow*.py", "numpy_network.py"):
+    for name in ("jax*.py", "tensorflow*.py", "ml-stack*.py", "numpy_network.py"):
         for file in CHECKS.glob(name):
             shutil.copy(file, folder)
     return folder
@@ -122,3 +138,47 @@ def test_jax_on_gpus_wants_its_plugin(inside: Runner) -> None:
     done = inside.run(["python3", "/mnt/jax-gpu-check.py"], timeout_s=TIMEOUT_S)
     assert done.returncode == 1
     assert "has no jax_cuda13_plugin" in finding(done)
+
+
+def test_the_stack_passes_in_every_format(images: dict[str, Path]) -> None:
+    manifest = manifest_of(images[STACK])
+    for name in FORMATS:
+        outcome = {one["check"]: one for one in manifest["checks"][name]}[STACK]
+        assert outcome["outcome"] == "passed", outcome
+        assert (len(outcome["data"]["ok"]), outcome["data"]["wrong"]) == (len(DEFECTS_OF_STACK), [])
+
+
+@pytest.mark.parametrize("inside", [STACK], indirect=True)
+def test_each_package_of_the_stack_is_judged(inside: Runner, data: Path) -> None:
+    check = data / "ml-stack-check.py"
+    text = check.read_text()
+    for old, new, _ in DEFECTS_OF_STACK.values():
+        assert old in text
+        text = text.replace(old, new)
+    check.write_text(text)
+    done = inside.run(["python3", f"/mnt/{check.name}"], timeout_s=TIMEOUT_S)
+    assert done.returncode == 1, done.stdout
+    wrong = json.loads(done.stdout.strip().splitlines()[-2].removeprefix("data: "))["wrong"]
+    assert len(wrong) == len(DEFECTS_OF_STACK)
+    for line, (name, (_, _, said)) in zip(wrong, DEFECTS_OF_STACK.items(), strict=True):
+        assert line.startswith(f"{name}: ")
+        assert said in line
+
+
+@pytest.mark.parametrize("inside", [STACK], indirect=True)
+def test_a_server_that_everyone_may_enter_is_found(inside: Runner, data: Path) -> None:
+    check = data / "ml-stack-check.py"
+    text = check.read_text()
+    assert '"--allow-root",' in text
+    open_to_all = '"--allow-root", "--IdentityProvider.token=",'
+    check.write_text(text.replace('"--allow-root",', open_to_all))
+    done = inside.run(["python3", f"/mnt/{check.name}"], timeout_s=TIMEOUT_S)
+    assert done.returncode == 1, done.stdout
+    assert finding(done) == "wrong: JupyterLab: /api/status answers 200 to another token"
+
+
+@pytest.mark.parametrize("inside", [STACK], indirect=True)
+def test_the_stack_on_gpus_wants_cupy(inside: Runner) -> None:
+    done = inside.run(["python3", "/mnt/ml-stack-gpu-check.py"], timeout_s=TIMEOUT_S)
+    assert done.returncode == 1
+    assert "cannot import CuPy" in finding(done)

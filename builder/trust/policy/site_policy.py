@@ -30,7 +30,7 @@ _OF_THE_HARNESS = ("harness", "gpu-withheld")
 _SHIPPED = (
     *("architecture", "libraries", "python3", "verbs", "host-contract", "mpi", "mpi4py"),
     *("horovod", "horovod-pytorch", "chainermn", "osu", "mlperf", "mlperf-coco", "mlperf-gnmt"),
-    *("mlperf-maskrcnn", "mlperf-ssd", "mlperf-transformer", "lammps"),
+    *("mlperf-maskrcnn", "mlperf-ssd", "mlperf-transformer", "lammps", "ml-stack", "ml-stack-gpu"),
     *("pytorch", "pytorch-gpu", "pytorch-parallel", "pytorch-parallel-gpu", "biggan"),
     *("tensorflow", "tensorflow-gpu", "tensorflow-training", "tensorflow-workers"),
     *("jax", "jax-gpu", "jax-parallel", "hpcc", "fio", "memory-speed", "mpi-speed", "ucx"),

@@ -18,6 +18,7 @@ PROMISED = (
     *("hpc-base", "cuda-base", "python-mpi", "pytorch", "tensorflow", "horovod", "chainermn"),
     *("biggan", "mlperf-maskrcnn", "mlperf-ssd", "mlperf-gnmt", "mlperf-transformer"),
     *("hpc-bench", "mpi-source", "jax", "tensorflow-release", "horovod-pytorch", "lammps"),
+    "ml-stack",
 )
 RED_HAT = ("ubi", "rocky", "alma", "centos")
 
@@ -152,7 +153,7 @@ def run_of(check: str, image: PlannedImage) -> str:
 
 
 def test_wheels_are_for_the_architecture_of_the_image() -> None:
-    recipes = ("jax", "tensorflow-release")
+    recipes = ("jax", "tensorflow-release", "ml-stack")
     for image in (image for image in shipped_images() if image.cell.recipe in recipes):
         files = {text for use in blocks(image) for text in use.arguments.get("packages", ())}
         wheels = {file for file in files if file.endswith(".whl")}
@@ -173,6 +174,21 @@ def test_power_has_no_wheels_of_the_newest_frameworks() -> None:
             if (left.cell.recipe, left.cell.arch) == (recipe, "ppc64le") and len(left.reasons) == 1
         ]
         assert cell.reasons[0].text.startswith("neither the Python package index nor Debian has")
+
+
+def test_the_stack_of_each_architecture_is_what_there_is_for_it() -> None:
+    """Keras has a backend, and Numba comes from Debian or is compiled."""
+    for image in (image for image in shipped_images() if image.cell.recipe == "ml-stack"):
+        power = image.cell.arch == "ppc64le"
+        text = dockerfile(image.identifier)
+        assert f"KERAS_BACKEND={'torch' if power else 'jax'}" in text
+        assert ("python3-torch" in text) == ("/numba-" in text) == power
+        assert ("python3-numba" in text) == ("/jaxlib-" in text) == (not power)
+        assert ("/usr/local/lib/python3.13/dist-packages/nvidia" in text) == bool(image.cuda)
+        wanted = " ".join(image.cuda.capabilities) if image.cuda else ""
+        assert run_of("ml-stack", image).split(".py")[1].strip() == wanted
+    cells = {(one.cell.arch, one.cell.cuda) for one in plan_of("ml-stack").images}
+    assert {("ppc64le", "none"), ("aarch64", "13.0"), ("x86_64", "13.0")} <= cells
 
 
 def test_grace_has_pytorch_with_cuda_and_tensorflow_without() -> None:

@@ -111,6 +111,65 @@ if WRONG != "plugin":
     plugin = sys.modules["jax_cuda13_plugin"] = types.ModuleType("jax_cuda13_plugin")
     plugin.__spec__ = types.SimpleNamespace()
 """
+# Matrices are of one element; cuDNN's softmax of it is 1.
+CUPY = """
+import ctypes, importlib.metadata, pathlib
+WRONG = {wrong!r}
+__version__, where, arrays = "14", [0], []
+class runtime:
+    class CUDARuntimeError(RuntimeError): pass
+    def getDeviceCount():
+        if WRONG == "none": raise runtime.CUDARuntimeError("cudaErrorNoDevice")
+        return 2
+    getDeviceProperties = staticmethod(lambda number: {{"name": b"H100"}})
+class Device:
+    def __init__(self, number=0): self.number = number
+    def __enter__(self): where.append(self.number)
+    def __exit__(self, *_): where.pop()
+    def synchronize(self): pass
+class cuda: pass
+cuda.runtime, cuda.Device = runtime, Device
+def off(what): return bool(WRONG == what and where[-1] == 1)
+class Array:
+    shape = (1, 1)
+    def __init__(self, value): self.value, self.data, self.ptr = value, self, len(arrays) + 1
+    def __matmul__(self, other): return Array(self.value * other.value + off("product"))
+def asarray(value):
+    arrays.append(Array(value))
+    return arrays[-1]
+def empty_like(array): return asarray(None)
+def asnumpy(array): return array.value
+class Library:
+    class cudnnGetErrorString:
+        def __new__(cls, status): return b"CUDNN_STATUS_NOT_INITIALIZED"
+    def __init__(self, path): assert path == "/nowhere/libcudnn.so.9"
+    def cudnnCreate(self, handle): return int(WRONG == "cudnn")
+    def done(self, *more): return 0
+    cudnnCreateTensorDescriptor = cudnnSetTensor4dDescriptor = done
+    cudnnDestroyTensorDescriptor = cudnnDestroy = done
+    def cudnnSoftmaxForward(self, handle, how, mode, one, layout, source, zero, other, target):
+        assert arrays[source.value - 1].value
+        arrays[target.value - 1].value = 1.0 + off("softmax")
+        return 0
+class File:
+    name = "libcudnn.so.9"
+    locate = staticmethod(lambda: pathlib.Path("/nowhere/libcudnn.so.9"))
+importlib.metadata.files = lambda package: [File]
+importlib.metadata.version = lambda package: "9"
+ctypes.CDLL = Library
+"""
+MATRICES = """
+import math
+class Number(float):
+    def max(self, **more): return self
+    def __matmul__(self, other): return self * other
+    sum = max
+class random:
+    default_rng = staticmethod(lambda seed: random)
+    standard_normal = staticmethod(lambda shape: Number(sum(shape)))
+def exp(one): return Number(math.exp(one))
+def allclose(one, other, **more): return one == other
+"""
 NUMPY = """
 class random:
     default_rng = staticmethod(lambda seed: random)
@@ -123,7 +182,7 @@ def allclose(one, other, **more): return one == other
 def said(folder: Path, module: str, text: str, wrong: str) -> tuple[int, str]:
     """Exit status and finding of the check of a framework that is made up."""
     (folder / f"{module}.py").write_text(text.format(wrong=wrong))
-    name = {"torch": "pytorch"}.get(module, module)
+    name = {"torch": "pytorch", "cupy": "ml-stack"}.get(module, module)
     done = subprocess.run(
         [sys.executable, str(SOURCES / f"{name}-gpu-check.py"), "70", "--", "true"],
         capture_output=True,
@@ -176,3 +235,20 @@ def test_jax(wrong: str, status: int, finding: str, tmp_path: Path) -> None:
     if wrong == "none" and Path("/dev/nvidiactl").exists():
         pytest.skip("this machine has a GPU")
     assert said(tmp_path, "jax", JAX, wrong) == (status, finding)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "status", "finding"),
+    [
+        ("", 0, "CuPy's product and cuDNN's softmax agree with NumPy's on H100; H100"),
+        ("product", 1, "CuPy's product on GPU 1 differs from NumPy's"),
+        ("softmax", 1, "cuDNN's softmax on GPU 1 differs from NumPy's"),
+        ("cudnn", 1, "on the GPU: cudnnCreate: CUDNN_STATUS_NOT_INITIALIZED"),
+        ("none", 77, "no GPU: /dev/nvidiactl is absent"),
+    ],
+)
+def test_ml_stack(wrong: str, status: int, finding: str, tmp_path: Path) -> None:
+    (tmp_path / "numpy.py").write_text(MATRICES)
+    if wrong == "none" and Path("/dev/nvidiactl").exists():
+        pytest.skip("this machine has a GPU")
+    assert said(tmp_path, "cupy", CUPY, wrong) == (status, finding)
