@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
@@ -33,7 +32,6 @@ _LONG = pytest.mark.long(reason="downloads 70 to 130 MB of Intel MPI, and starts
 PROGRAM = "/opt/build-images/bin/mpi"
 LIBRARY = "libmpi.so.12"
 CELL = "hpc-base-1.0-rockylinux9-intelmpi2021.13-x86_64"
-PYTHON_MPI = "python-mpi-1.0-debian13-mpich4.2-x86_64"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -204,32 +202,6 @@ def test_one_program_of_the_standard_abi_runs_under_two_mpis(
     passed(done)
     assert done.data["library"].startswith(wheel.library)
     assert (done.data["ranks"], done.data["mpi_standard"]) == (2, "5.0")
-
-
-@_LONG
-@pytest.mark.parametrize("name", ["mpich5", "intel2021.13"])
-def test_mpi4py_of_an_image_uses_the_hosts_library(
-    name: str, folder: Path, installed: Make, out: Path, tools: Tools
-) -> None:
-    """It is compiled with Debian's MPICH, whose library has a name of its own."""
-    passed(build_images("--image", PYTHON_MPI, "--format=sif", "--output", out))
-    wheel, place, links = WHEELS[name], installed(name), folder / f"links-{name}"
-    links.mkdir()
-    (links / "libmpich.so.12").symlink_to(place / "lib" / LIBRARY)
-    options = (f"--bind={place},{folder}", "--env", f"LD_LIBRARY_PATH={links}:{place}/lib")
-    done = run_program(
-        *in_sif(tools, place / "bin/mpirun", "-n", "2"),
-        *(*options, shutil.copy(out / PYTHON_MPI / "image.sif", folder)),
-        *("python3", "/opt/build-images/src/mpi4py-check.py", "2", wheel.library.rstrip()),
-        env={
-            **tools.environment,
-            **search_path(place, tools.environment["PATH"]),
-            **wheel.tuning,
-            "I_MPI_FABRICS": "shm",
-        },
-    )
-    passed(done)
-    assert done.data["library"].startswith(wheel.library.rstrip())
 
 
 @pytest.fixture(scope="module", name="scripts")

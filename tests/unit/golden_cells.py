@@ -76,7 +76,7 @@ REFUSED = (
     "volta-1.0-ubuntu24.04-cuda13.0-x86_64",
     "volta-1.0-debian13-cuda12.5-openmpi4.1-ppc64le",
     "cuda-base-1.0-ubi8-cuda10.1-openmpi4.1-ppc64le",
-    "python-mpi-1.0-debian12-mpich4.0-x86_64",
+    "python-mpi-1.0-debian13-mpich4.2-x86_64",
 )
 
 _GNU = block("gnu", cc=True, cxx=True, fortran=True)

@@ -280,7 +280,7 @@ EMPTY: dict[str, Callable[[Path], Plan]] = {
             "recipe": ("python-mpi",),
             "base": ("debian*",),
             "cuda": ("none",),
-            "mpi": ("mpich4.0",),
+            "mpi": ("mpich4.2",),
         }
     ),
     "many-left-out": of_shipped(
