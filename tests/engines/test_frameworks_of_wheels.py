@@ -133,6 +133,19 @@ def test_defects_are_found(
     assert said in finding(done)
 
 
+@pytest.mark.parametrize(
+    ("inside", "prefix"),
+    [(JAX, "/usr/local/jax"), (TENSORFLOW, "/usr/local/tensorflow")],
+    indirect=["inside"],
+)
+def test_ranks_have_the_python_of_the_image(inside: Runner, prefix: str) -> None:
+    """Apptainer starts the launcher by its path; Open MPI 4.1 then changes the ranks' PATH."""
+    launcher = ("mpirun", "--oversubscribe", "-n", "2")
+    program = ("python3", "-c", "import sys; print(sys.prefix)")
+    done = inside.run([*launcher, *program], timeout_s=TIMEOUT_S)
+    assert done.stdout.splitlines() == [prefix, prefix], done.stdout
+
+
 @pytest.mark.parametrize("inside", [JAX], indirect=True)
 def test_jax_on_gpus_wants_its_plugin(inside: Runner) -> None:
     done = inside.run(["python3", "/mnt/jax-gpu-check.py"], timeout_s=TIMEOUT_S)
