@@ -30,9 +30,9 @@ _OF_THE_HARNESS = ("harness", "gpu-withheld")
 _SHIPPED = (
     *("architecture", "libraries", "python3", "verbs", "host-contract", "mpi", "mpi4py"),
     *("horovod", "horovod-pytorch", "chainermn", "osu", "mlperf", "mlperf-coco", "mlperf-gnmt"),
-    *("mlperf-maskrcnn", "mlperf-ssd", "mlperf-transformer", "lammps"),
+    *("mlperf-maskrcnn", "mlperf-ssd", "mlperf-transformer", "lammps", "gpu-mpi-support"),
     *("pytorch", "pytorch-gpu", "pytorch-parallel", "pytorch-parallel-gpu", "biggan"),
-    *("tensorflow", "tensorflow-gpu", "tensorflow-training", "tensorflow-workers"),
+    *("tensorflow", "tensorflow-gpu", "tensorflow-training", "tensorflow-workers", "cuda-program"),
     *("jax", "jax-gpu", "jax-parallel", "hpcc", "fio", "memory-speed", "mpi-speed", "ucx"),
     *("cuda-clean", "cuda-runtime", "gpu-driver", "gpu-devices", "gpu-library", "gpu-found"),
     *("gpu-version", "gpu-code", "gpu-compute", "gpu-blas", "gpu-nccl", "gpu-mpi", "gpu-control"),
