@@ -196,12 +196,13 @@ def gpu_mpi_support(
     built: str = "true",
     have: str = "#define HAVE_CUDA                     1",
     transports: str = "",
+    ended: int = 0,
     program: str = "echo 1 0 0 0",
 ) -> Ended:
     lines = "".join(f"#      Transport: {name}\n" for name in ("tcp", *transports.split()))
     value = f"mca:mpi:base:param:mpi_built_with_cuda_support:value:{built}"
     stub(folder, "ompi_info", f"echo {value}\n")
-    stub(folder, "ucx_info", f"[ $1 = -b ] && echo '{have}' || printf '{lines}'\n")
+    stub(folder, "ucx_info", f"[ $1 = -b ] && echo '{have}' || printf '{lines}'\nexit {ended}\n")
     stub(folder, "program", program)
     return run("sh", SOURCES / "gpu-mpi-support.sh", "env", "program", path=folder)
 
@@ -218,6 +219,7 @@ def gpu_mpi_support(
         ({"program": "echo 1 1 1 0"}, 0, "no GPU: MPIX_Query_cuda_support says 1, no transport"),
         ({"built": "false"}, 1, "ompi_info says mpi_built_with_cuda_support false"),
         ({"built": "\necho"}, 1, "ompi_info says mpi_built_with_cuda_support not at all"),
+        ({"ended": 127}, 1, "ucx_info -d ended with exit status 127"),
         ({"have": ""}, 1, "ucx_info says that UCX is built without CUDA"),
         ({"program": "echo 0 0 0 0"}, 1, "mpi-ext.h has MPIX_CUDA_AWARE_SUPPORT 0"),
         (

@@ -14,7 +14,8 @@ fail() {
 built=$(ompi_info --parsable --all 2>/dev/null | sed -n 's/.*mpi_built_with_cuda_support:value://p')
 [ "$built" = true ] || fail "ompi_info says mpi_built_with_cuda_support ${built:-not at all}"
 ucx_info -b | grep -Eq '^#define HAVE_CUDA +1' || fail "ucx_info says that UCX is built without CUDA"
-transports=$(ucx_info -d | sed -n 's/^# *Transport: \(cuda_.*\)/\1/p' | sort -u | paste -s -d ' ')
+devices=$(ucx_info -d) || fail "ucx_info -d ended with exit status $?"
+transports=$(echo "$devices" | sed -n 's/^# *Transport: \(cuda_.*\)/\1/p' | sort -u | paste -s -d ' ')
 
 numbers=$("$@") || fail "gpu-mpi-support ended with exit status $?"
 # shellcheck disable=SC2086  # four numbers
