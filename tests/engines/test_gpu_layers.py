@@ -654,6 +654,24 @@ def send(
     return run_program(*words, env=environment)
 
 
+@pytest.mark.parametrize(
+    ("answers", "says", "numbers"),
+    [
+        ("gpus=2", True, "0 1 1 2"),  # this machine's Open MPI was built without CUDA
+        ("gpus=2", False, "0 1 0 2"),
+        ("init=100", True, "0 1 1 0"),
+        ("count=100", True, "0 1 1 0"),
+        ("", False, "0 0 0 0"),
+    ],
+)
+def test_support_of_an_mpi(aware: Path, answers: str, says: bool, numbers: str) -> None:
+    compiled(SOURCES / "gpu-mpi-support.c", aware / "support", "-ldl", compiler="mpicc")
+    preload = {"LD_PRELOAD": str(aware / "aware.so")} if says else {}
+    driver = {"LD_LIBRARY_PATH": str(aware), "FAKE_CUDA": answers} if answers else {}
+    done = run_program(aware / "support", env={**preload, **driver})
+    assert (done.status, done.stdout) == (0, f"{numbers}\n"), done.stderr
+
+
 def test_messages_from_gpu_to_gpu(aware: Path) -> None:
     done = send(aware)
     assert done.status == 0, done.stderr

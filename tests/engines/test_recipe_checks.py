@@ -190,6 +190,59 @@ def test_ucx_that_was_not_chosen(tmp_path: Path) -> None:
     assert (done.status, done.finding) == (1, "the ranks did not choose UCX")
 
 
+def gpu_mpi_support(
+    folder: Path,
+    *,
+    built: str = "true",
+    have: str = "#define HAVE_CUDA                     1",
+    transports: str = "",
+    ended: int = 0,
+    program: str = "echo 1 0 0 0",
+) -> Ended:
+    lines = "".join(f"#      Transport: {name}\n" for name in ("tcp", *transports.split()))
+    value = f"mca:mpi:base:param:mpi_built_with_cuda_support:value:{built}"
+    stub(folder, "ompi_info", f"echo {value}\n")
+    stub(folder, "ucx_info", f"[ $1 = -b ] && echo '{have}' || printf '{lines}'\nexit {ended}\n")
+    stub(folder, "program", program)
+    return run("sh", SOURCES / "gpu-mpi-support.sh", "env", "program", path=folder)
+
+
+@pytest.mark.parametrize(
+    ("changes", "status", "said"),
+    [
+        ({}, 0, "without the driver's library: MPIX_Query_cuda_support says 0, no transport"),
+        (
+            {"program": "echo 1 1 1 2", "transports": "cuda_copy cuda_ipc cuda_copy"},
+            0,
+            "with 2 GPUs: MPIX_Query_cuda_support says 1, transports cuda_copy cuda_ipc",
+        ),
+        ({"program": "echo 1 1 1 0"}, 0, "no GPU: MPIX_Query_cuda_support says 1, no transport"),
+        ({"built": "false"}, 1, "ompi_info says mpi_built_with_cuda_support false"),
+        ({"built": "\necho"}, 1, "ompi_info says mpi_built_with_cuda_support not at all"),
+        ({"ended": 127}, 1, "ucx_info -d ended with exit status 127"),
+        ({"have": ""}, 1, "ucx_info says that UCX is built without CUDA"),
+        ({"program": "echo 0 0 0 0"}, 1, "mpi-ext.h has MPIX_CUDA_AWARE_SUPPORT 0"),
+        (
+            {"program": "echo 1 1 0 1"},
+            1,
+            "MPIX_Query_cuda_support says 0, and libcuda.so.1 is here",
+        ),
+        (
+            {"program": "echo 1 0 1 0"},
+            1,
+            "MPIX_Query_cuda_support says 1, and libcuda.so.1 is not here",
+        ),
+        ({"program": "echo 1 1 1 1"}, 1, "with 1 GPUs, UCX has no transport cuda_copy"),
+        ({"transports": "cuda_copy"}, 1, "without a GPU, UCX has the transports cuda_copy"),
+        ({"program": "exit 3"}, 1, "gpu-mpi-support ended with exit status 3"),
+        ({"program": "echo no PMIx"}, 1, "gpu-mpi-support printed: no PMIx"),
+    ],
+)
+def test_gpu_mpi_support(tmp_path: Path, changes: dict[str, str], status: int, said: str) -> None:
+    done = gpu_mpi_support(tmp_path, **changes)
+    assert (done.status, done.finding.endswith(said)) == (status, True), (done.finding, done.stderr)
+
+
 @pytest.mark.parametrize(
     ("script", "arguments", "said"),
     [

@@ -32,11 +32,11 @@ _SHIPPED = (
     *("horovod", "horovod-pytorch", "chainermn", "osu", "mlperf", "mlperf-coco", "mlperf-gnmt"),
     *("mlperf-maskrcnn", "mlperf-ssd", "mlperf-transformer", "lammps", "ml-stack", "ml-stack-gpu"),
     *("pytorch", "pytorch-gpu", "pytorch-parallel", "pytorch-parallel-gpu", "biggan"),
-    *("tensorflow", "tensorflow-gpu", "tensorflow-training", "tensorflow-workers"),
+    *("tensorflow", "tensorflow-gpu", "tensorflow-training", "tensorflow-workers", "cuda-program"),
     *("jax", "jax-gpu", "jax-parallel", "hpcc", "fio", "memory-speed", "mpi-speed", "ucx"),
     *("cuda-clean", "cuda-runtime", "gpu-driver", "gpu-devices", "gpu-library", "gpu-found"),
     *("gpu-version", "gpu-code", "gpu-compute", "gpu-blas", "gpu-nccl", "gpu-mpi", "gpu-control"),
-    *("gpu-sass", "gpu-ptx", "gpu-memory", "gpu-nccl-speed", "gpu-mpi-speed"),
+    *("gpu-sass", "gpu-ptx", "gpu-memory", "gpu-nccl-speed", "gpu-mpi-speed", "gpu-mpi-support"),
     *("gpu-gemm-double", "gpu-gemm-single", "gpu-gemm-tensor"),
 )
 _LAUNCHED = ("mpi-hybrid-mpirun", "mpi-hybrid-srun", "mpi-bind-mpirun", "mpi-bind-srun")
