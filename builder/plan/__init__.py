@@ -50,7 +50,7 @@ def make_plan(
             left_out.append(LeftOut(cell=cell, reasons=reasons))
     if planned.faults:
         raise BadInput.of(planned.faults)
-    if not images and images_only:  # the error gives the reasons
+    if not images and images_only and not may_be_empty:  # the error gives the reasons
         return make_plan(project, selection, compiler=compiler, limit_reason=limit_reason)
     if not images and not may_be_empty:
         raise nothing_selected(project, selection, left_out)

@@ -131,7 +131,7 @@ class DaskExecutor:
         self._keys = f"build-images-{secrets.token_hex(4)}-"  # no other run has such keys
         self._known: dict[str, _Known] = {}
         self._packed: dict[str, str] = {}  # digests of entries, by image
-        self._built: dict[str, str] = {}  # digests of the first OCI layouts, by image
+        self._built: dict[str, tuple[str, str]] = {}  # digest of an OCI layout, machine; by image
         self._tasks: dict[Attempt, Task] = {}
         self._results: dict[Attempt, OrderResult] = {}
         self._last: dict[str, Attempt] = {}  # the last attempts, by image
@@ -258,7 +258,7 @@ class DaskExecutor:
             try:
                 result = self._results[attempt] = OrderResult.read(text)
                 error = self._error(attempt, result)
-                self._compare(self._tasks[attempt].image, result.digest)
+                self._compare(attempt, result.digest)
             except Exception as broken:  # nobody else would hear of it, and the run would wait
                 error = broken
         known = self._known[attempt.worker.name]
@@ -276,11 +276,15 @@ class DaskExecutor:
         self.events.put(lost)
         self.events.put(WorkerJoined(worker=known.worker))
 
-    def _compare(self, image: str, digest: str) -> None:
+    def _compare(self, attempt: Attempt, digest: str) -> None:
         """Say it if an image was built twice, and the second build gave other bytes."""
-        if digest and digest != (first := self._built.setdefault(image, digest)):
-            text = f"two builds gave {first[:19]} and {digest[:19]}; the first counts"
-            self.run.progress.say(f"{image} is not reproducible: {text}")
+        if digest and attempt in self._tasks:
+            image, machine = self._tasks[attempt].image, attempt.worker.machine
+            first, at = self._built.setdefault(image, (digest, machine))
+            if first != digest:
+                text = f"{at} built {first[:19]}, and {machine} {digest[:19]}"
+                hint = f"build-images reproduce {image} names the files that differ"
+                self.run.progress.say(f"{image} is not reproducible: {text}; {hint}")
 
     def _error(self, attempt: Attempt, result: OrderResult) -> BuildImagesError | None:
         """Return the error of a result, if any, with its log in the image's output folder."""

@@ -358,8 +358,9 @@ def test_a_second_build_with_other_bytes_is_reported(bench: Bench) -> None:
         bench.begin("stage", number)
         bench.end(OrderResult())
     reports = [line for line in bench.lines() if "not reproducible" in line]
-    text = "is not reproducible: two builds gave sha256:1 and sha256:2; the first counts"
-    assert reports == [f"{bench.image.identifier} {text}"]
+    name = bench.image.identifier
+    text = f"{name} is not reproducible: n1 built sha256:1, and n1 sha256:2; "
+    assert reports == [f"{text}build-images reproduce {name} names the files that differ"]
 
 
 @pytest.mark.parametrize(
