@@ -12,7 +12,7 @@
  * the sums have more than half precision keeps.
  *
  * The whole result C is compared with the CPU's: C*x = A*(B*x) in 64-bit integers, with a vector x
- * of random integers (R. Freivalds). One wrong element makes its row differ. The result is that of
+ * of random odd integers (R. Freivalds). One wrong element makes its row differ. The result is that of
  * the last product that was timed, and is spoilt before: a fast wrong answer fails.
  *
  * Exit status: 0 passed, 77 skipped (no tensor cores), 2 bad usage, else failed. The last line of
@@ -180,7 +180,7 @@ static int compare(const Product &p)
     uint64_t state = 3;
     TRY(cudaMemcpy(result.data(), p.on_c.data, result.size(), cudaMemcpyDeviceToHost));
     for (int i = 0; i < p.n; i++)
-        x.push_back(random_bits(&state));
+        x.push_back(random_bits(&state) | 1);
     const auto of_b = times(p.n, [&](size_t at) { return static_cast<int64_t>(p.b[at]); }, x);
     const auto expected = times(p.n, [&](size_t at) { return static_cast<int64_t>(p.a[at]); }, of_b);
     const auto found = times(p.n, [&](size_t at) {

@@ -70,6 +70,12 @@ static int measure(const std::vector<Communicator> &communicators, int count, do
         if (fill(&all[rank], ranks, rank, count) != PASSED)
             return FAILED;
     for (int round = -1; round < ROUNDS; round++) { /* the first one connects the GPUs */
+        for (int rank = 0; rank < ranks; rank++) {
+            TRY(cudaSetDevice(rank));
+            TRY(cudaMemset(all[rank].to.data, 0xFF, count * sizeof(double)));
+        }
+        if (wait_for_all(ranks) != PASSED)
+            return FAILED;
         const double begin = now();
         for (int i = 0; i < IN_A_ROUND; i++)
             if (add_all(&all, communicators, count) != PASSED)
@@ -87,7 +93,12 @@ int main(int argc, char **argv)
     const int count = argc > 2 ? atoi(argv[2]) : 1 << 24;
     int ranks = 0, version = 0;
     double seconds = 0;
-    void *library = dlopen(LIBRARY, RTLD_NOW);
+    void *library = nullptr;
+    if (argc > 3 || count < 1) {
+        puts("usage: cuda-nccl-speed MARK [COUNT]");
+        return USAGE;
+    }
+    library = dlopen(LIBRARY, RTLD_NOW);
     if (library == nullptr)
         return without_library(dlerror(), argc > 1 ? argv[1] : "");
     if (!resolve_all(library))

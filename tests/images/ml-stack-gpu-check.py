@@ -43,6 +43,8 @@ def compute(cupy, count: int) -> "tuple[int, str]":
     a, b = random.standard_normal((512, 384)), random.standard_normal((384, 256))
     powers = np.exp(a - a.max(axis=1, keepdims=True))
     names = []
+    if count < 1:
+        return 1, "CuPy finds 0 GPUs"
     for number in range(count):
         with cupy.cuda.Device(number):
             product = cupy.asnumpy(cupy.asarray(a) @ cupy.asarray(b))

@@ -120,7 +120,7 @@ class runtime:
     class CUDARuntimeError(RuntimeError): pass
     def getDeviceCount():
         if WRONG == "none": raise runtime.CUDARuntimeError("cudaErrorNoDevice")
-        return 2
+        return 0 if WRONG == "zero" else 2
     getDeviceProperties = staticmethod(lambda number: {{"name": b"H100"}})
 class Device:
     def __init__(self, number=0): self.number = number
@@ -244,6 +244,7 @@ def test_jax(wrong: str, status: int, finding: str, tmp_path: Path) -> None:
         ("product", 1, "CuPy's product on GPU 1 differs from NumPy's"),
         ("softmax", 1, "cuDNN's softmax on GPU 1 differs from NumPy's"),
         ("cudnn", 1, "on the GPU: cudnnCreate: CUDNN_STATUS_NOT_INITIALIZED"),
+        ("zero", 1, "CuPy finds 0 GPUs"),
         ("none", 77, "no GPU: /dev/nvidiactl is absent"),
     ],
 )
