@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import check_programs
 import pytest
@@ -238,7 +239,7 @@ def gpu_mpi_support(
         ({"program": "echo no PMIx"}, 1, "gpu-mpi-support printed: no PMIx"),
     ],
 )
-def test_gpu_mpi_support(tmp_path: Path, changes: dict[str, str], status: int, said: str) -> None:
+def test_gpu_mpi_support(tmp_path: Path, changes: dict[str, Any], status: int, said: str) -> None:
     done = gpu_mpi_support(tmp_path, **changes)
     assert (done.status, done.finding.endswith(said)) == (status, True), (done.finding, done.stderr)
 

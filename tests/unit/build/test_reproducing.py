@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from builder.artifacts.oci import finish_layout, read_layout, start_layout
 from builder.build.engines import DockerfileBuild, Tools
 from builder.build.run import BuildSettings, Run
 from builder.cli import main, reproduce
-from builder.model import Plan, PlannedImage
+from builder.model import PlannedImage
 from builder.model.errors import BadInput
 from builder.system.home import Home
 from builder.system.orphans import MARK
@@ -127,8 +128,14 @@ class Again:
         monkeypatch.setattr(site.engine, "clean", lambda: self.cleaned.append(True))
         site.said.truncate(0)
 
-    def prepare(self, settings: BuildSettings, progress: Progress, plan: Plan, **more: Any) -> Run:
-        assert [image.identifier for image in plan.images] == [self.manifest.image]
+    def prepare(
+        self,
+        settings: BuildSettings,
+        progress: Progress,
+        images: Sequence[PlannedImage],
+        **more: Any,
+    ) -> Run:
+        assert [image.identifier for image in images] == [self.manifest.image]
         assert (more["todo"], more["bases"], progress.level) == (1, False, 0)
         self.settings.append(settings)
         self.runs.append(self.site.run(settings))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -14,7 +15,7 @@ from test_stages import FakeEngine, Site, made_site  # noqa: F401 - one is a fix
 from builder.build import stages
 from builder.build.engines import DockerfileBuild, Tools
 from builder.build.run import BuildSettings, Run
-from builder.model import Plan, PlannedImage, Spec
+from builder.model import PlannedImage, Spec
 from builder.model.cells import base_tag, rehearsal_tag
 from builder.model.errors import StepFailed
 from builder.system.host_facts import host_facts
@@ -40,16 +41,21 @@ class KeepingEngine(FakeEngine):
 
 
 @pytest.fixture(name="prepared")
-def prepared_runs(site: Site, monkeypatch: pytest.MonkeyPatch) -> list[Plan]:
-    """The plans that runs are prepared for, on a machine that has all that it needs."""
-    plans: list[Plan] = []
+def prepared_runs(site: Site, monkeypatch: pytest.MonkeyPatch) -> list[Sequence[PlannedImage]]:
+    """The images that runs are prepared for, on a machine that has all that it needs."""
+    calls: list[Sequence[PlannedImage]] = []
 
     def prepare(
-        options: BuildSettings, progress: Progress, plan: Plan, *, todo: int, held: ExitStack
+        options: BuildSettings,
+        progress: Progress,
+        images: Sequence[PlannedImage],
+        *,
+        todo: int,
+        held: ExitStack,
     ) -> Run:
         assert todo == 1, "one at a time; without any, nothing that is missing would be said"
         del held
-        plans.append(plan)
+        calls.append(images)
         tools = Tools(processes=Processes(), home=site.home)
         return Run(
             settings=options, tools=tools, engine=site.engine, progress=progress, host=host_facts()
@@ -59,7 +65,7 @@ def prepared_runs(site: Site, monkeypatch: pytest.MonkeyPatch) -> list[Plan]:
     monkeypatch.setattr(stand_ins, "load_project", lambda *_, **__: project)
     monkeypatch.setattr(stand_ins, "prepare", prepare)
     site.engine = KeepingEngine()
-    return plans
+    return calls
 
 
 def trials_of(site: Site, *images: PlannedImage) -> list[list[Trial]]:
@@ -89,7 +95,7 @@ def of_ubuntu24(image: PlannedImage) -> PlannedImage:
 
 def test_each_step_is_built_on_what_the_stage_was_before(
     site: Site,
-    prepared: list[Plan],
+    prepared: list[Sequence[PlannedImage]],
 ) -> None:
     """A stage begins with the stand-in; a step that failed changes nothing for those after it."""
     site.engine.fails["make lost"] = StepFailed("fake: exit status 2", tail=["no rule for lost"])
@@ -112,14 +118,14 @@ def test_each_step_is_built_on_what_the_stage_was_before(
         ]
     )
     assert not (site.home.work / f"rehearsal-{UBUNTU.identifier}").exists()
-    [image] = prepared[0].images
+    [image] = prepared[0]
     assert (image.base.name, image.is_bootstrapped) == ("debian13", True)
     assert "on debian13: RUN make lost" in site.said.getvalue()
 
 
 def test_images_without_a_stand_in_are_not_tried(
     site: Site,
-    prepared: list[Plan],
+    prepared: list[Sequence[PlannedImage]],
 ) -> None:
     """Nothing is prepared where no image has one."""
     alma = cell("almalinux8")
@@ -129,12 +135,12 @@ def test_images_without_a_stand_in_are_not_tried(
         [trial] = trials
         assert (trial.outcome, trial.subject, trial.text) == (NOT_TRIED, "all steps", reason)
         assert all(one.outcome == PASSED for trials in others for one in trials)
-    assert [len(plan.images) for plan in prepared] == [1]
+    assert [len(images) for images in prepared] == [1]
 
 
 def test_a_base_that_cannot_be_made_is_no_failure(
     site: Site,
-    prepared: list[Plan],
+    prepared: list[Sequence[PlannedImage]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def unmade(*_: object, **__: object) -> None:
