@@ -1138,3 +1138,39 @@ def test_programs_without_a_gpu_or_over_the_limit_are_refused(
     about = evidence_of(kit, programs=programs, **times)
     with pytest.raises(Refused, match=fault):
         taken(machine, sealed(about))
+
+
+@pytest.mark.parametrize(
+    ("spoiled", "status"), [("none", 0), ("bare", 0), ("unpack", 0), ("artifact", 2)]
+)
+def test_a_program_that_fails_bare_costs_nothing_else(
+    spoiled: str, status: int, node: FakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_programs(node.folder / "kit/kit.json", MEASURED)
+    host = {"arch": "x86_64", "driver": "", "gpus": list[str]()}
+    monkeypatch.setattr(node.module, "host_facts", lambda: host)
+
+    def truncated(*_: object) -> None:
+        raise EOFError("truncated")
+
+    if spoiled == "unpack":
+        monkeypatch.setattr(node.module, "unpack", truncated)
+    if spoiled == "artifact":
+        (node.folder / "kit/image.tar.gz").write_bytes(b"another")
+    if spoiled == "none":
+        monkeypatch.setattr(node.module, "bare_argv", lambda *_: ["bare"])
+    assert node.run("--output", "e.json", "--rounds", "1") == status
+    if status == 0:
+        programs = json.loads((node.folder / "e.json").read_text())["programs"]
+        ends = {each["bare"]: each["status"] for each in programs}
+        bare = {"none": 0, "bare": 127}.get(spoiled)
+        assert ends == ({} if bare is None else {True: bare, False: 0})
+
+
+def test_a_kit_has_the_programs_of_its_image(
+    machine: Machine,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(kits, "programs_for_kits", lambda paths: (MEASURED,) if paths else ())
+    made = made_kit(machine)
+    assert made.programs == (MEASURED,)
