@@ -369,10 +369,16 @@ def _step_faults(
     if ran != [step.key for step in asked]:
         absent = sorted({step.check for step in asked if step.key not in ran})
         yield f"its steps are not those of the kit; missing: {', '.join(absent) or 'none'}"
-    for step, result in zip(asked, evidence.steps, strict=False):
-        least, most = (step.timeout_s, step.timeout_s + _SLACK_S)
+    ends = [(s.check, s.timeout_s, end) for s, end in zip(asked, evidence.steps, strict=False)]
+    programs = {program.name: program for program in kit.programs}
+    for each in evidence.programs:
+        if programs[each.program].needs_gpu and not (gpu and evidence.host.gpus):
+            yield f"{each.program} was measured, and the node had no GPU for it"
+        ends.append((each.program, programs[each.program].timeout_s, each))
+    for name, least, result in ends:
+        most = least + _SLACK_S
         if result.seconds < least if result.timed_out else result.seconds > most:
-            yield f"{step.check} took {result.seconds} s, and its limit is {step.timeout_s} s"
+            yield f"{name} took {result.seconds} s, and its limit is {least} s"
 
 
 def _worse(before: Manifest, after: Manifest, run: str) -> Iterator[str]:

@@ -196,8 +196,8 @@ def write_kit(
     has none of the formats, or a file that differs from its manifest.
     """
     manifest = finished(folder)
-    own = [folder / name for name in (MANIFEST, *FILES.values(), *manifest.digests)]
-    if target.resolve() in [path.resolve() for path in own]:
+    own = (MANIFEST, *FILES.values(), *manifest.digests)
+    if target.resolve() in [(folder / name).resolve() for name in own]:
         raise BadInput(f"{target}: a file of the image", hint="name another file for the kit")
     expected = expected_target(run.settings.project, manifest)
     with opened(folder, run.tools, expected) as complete:
@@ -239,7 +239,7 @@ def _kit(image: OpenImage, names: Sequence[str], tools: Tools, *, checks_only: b
         },
         engines=_engines(target, tools, checks_only=checks_only),
         steps=steps_of(target, tools),
-        programs=programs_for_kits(tree.entries),
+        programs=programs_for_kits({path for path, e in tree.entries.items() if e.kind == "file"}),
         checks_only=checks_only,
     )
 
@@ -286,7 +286,7 @@ def kit_named(name: str, folder: Path) -> Kit:
 # ---- The checks without the image ----
 
 _NEEDS = frozenset({"gpu", "mpi"})
-_MOST_BYTES = 140_000_000  # of files; compressed, these are at most some 60 MiB
+_MOST_BYTES = 140_000_000  # of files, at most some 60 MiB compressed; and of one that is searched
 _FOLDERS = ("dev", "mnt", "proc", "root", "run", "sys", "tmp", "var/tmp")
 _ALWAYS = (
     *("bin", "lib", "lib64", "sbin", "usr/bin/sh", "usr/bin/env", "usr/bin/cat"),
@@ -311,8 +311,8 @@ def with_checks_alone(image: OpenImage, tools: Tools) -> OpenImage:
     Checks of which the files are too many, or that need Python, are left out.
     """
     plain = image.work / "image.tar"
-    tarball = str(image.artifacts["charliecloud"].path)
-    unpack = [tools.program("pigz"), "--decompress", "--stdout", tarball]
+    packed = str(image.artifacts["charliecloud"].path)
+    unpack = [tools.program("pigz"), "--decompress", "--stdout", packed]
     with tools.processes.reading_from(unpack) as stream, plain.open("wb") as file:
         shutil.copyfileobj(stream, file)
     with tarfile.open(plain) as archive:
@@ -329,9 +329,8 @@ def with_checks_alone(image: OpenImage, tools: Tools) -> OpenImage:
         tree.write(paths, target)
     if not chosen:
         raise BadInput(f"{image.record.image} has no check of MPI or GPUs for a kit without it")
-    artifact = dataclasses.replace(
-        image.artifacts["charliecloud"], path=target, digest=file_digest(target)
-    )
+    artifact = image.artifacts["charliecloud"]
+    artifact = dataclasses.replace(artifact, path=target, digest=file_digest(target))
     return dataclasses.replace(
         image,
         artifacts={**image.artifacts, "charliecloud": artifact},
@@ -362,7 +361,8 @@ class _Tree:
                 continue
             needed.add(path)
             todo += [str(parent) for parent in PurePosixPath(path).parents]
-            self._named[path] = self._named.get(path) or [*self._named_by(path)]
+            if path not in self._named:
+                self._named[path] = [*self._named_by(path)]
             todo += self._named[path]
         return needed
 

@@ -6,7 +6,6 @@ They are defined in programs.yaml.
 from __future__ import annotations
 
 import json
-import math
 import re
 import shlex
 from collections.abc import Callable, Container, Mapping
@@ -21,6 +20,8 @@ from builder.verify.container_output import data_of
 from builder.verify.runners.protocol import DATA_AT
 
 RANKS = 2
+MEASURED_S = 900  # the longest that a measured program may take
+_LEAST, _MOST = 1e-30, 1e30  # of a figure; ratios of such are finite
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -96,19 +97,19 @@ class Benchmark:
         if self.ranks and str(fields.get(self.ranks)) != str(RANKS):
             raise Unreadable(f"it ran on {fields.get(self.ranks)} ranks, not on {RANKS}")
         return {
-            figure.quantity.name: _number(fields.get(figure.field), figure.field) * figure.factor
+            figure.quantity.name: _number(fields.get(figure.field), figure)
             for figure in self.figures
         }
 
 
-def _number(value: object, name: str) -> float:
-    """Return a figure, which has to be positive; raises `Unreadable`."""
+def _number(value: object, figure: Figure) -> float:
+    """Return a figure, which has to be positive and credible; raises `Unreadable`."""
     try:
-        number = float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
-        raise Unreadable(f"its output has no {name}: {str(value)[:40]!r}") from None
-    if not math.isfinite(number) or number <= 0:
-        raise Unreadable(f"its {name} is {value}, expected a positive number")
+        number = float(value) * figure.factor  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError):
+        raise Unreadable(f"its output has no {figure.field}: {str(value)[:40]!r}") from None
+    if not _LEAST < number < _MOST:  # nor NaN
+        raise Unreadable(f"its {figure.field} is {value}, expected a positive, finite number")
     return number
 
 
@@ -171,10 +172,11 @@ class KitProgram:
     name: str
     argv: tuple[str, ...]
     needs_gpu: bool
+    timeout_s: int = MEASURED_S
 
 
 def programs_for_kits(paths: Container[str]) -> tuple[KitProgram, ...]:
-    """Return the programs of checks in an image with these files that are one process each."""
+    """Return the programs of checks, one process each, of an image with these regular files."""
     programs = []
     for program in PROGRAMS:
         path = f"{CHECK_PROGRAMS}{PurePosixPath(program.path).name}"

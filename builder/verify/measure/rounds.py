@@ -27,14 +27,22 @@ from builder.system.process import TAIL_LINES, Completed
 from builder.verify.container_output import LONGEST, last_line
 from builder.verify.evidence import RunEvidence, write_evidence
 from builder.verify.finished_images import OpenImage, check_runners, opened, subjects
-from builder.verify.measure.programs import EMULATED, PROGRAMS, RANKS, Benchmark, Sizes, Unreadable
+from builder.verify.measure.programs import (
+    EMULATED,
+    MEASURED_S,
+    PROGRAMS,
+    RANKS,
+    Benchmark,
+    Sizes,
+    Unreadable,
+)
 from builder.verify.measure.sampling import Gpus, Sampler, busy_share, gpu_look
 from builder.verify.proof import emulator_of
 from builder.verify.runners import DEFAULTS, RUNNERS
 from builder.verify.runners.protocol import Container, Kind, Runner
 from builder.verify.runners.sites import BARE_FORMAT, bare_kind
 
-_TIMEOUT_S = 900.0
+_TIMEOUT_S = float(MEASURED_S)
 _LOOK_S = 60.0
 
 
@@ -71,7 +79,8 @@ def _measured(run: Run, image: OpenImage, *, runners: Sequence[str], repeats: in
         if not programs:
             raise BadInput(
                 f"--bench: {image.record.image} has none of the benchmark programs",
-                hint=f"use recipe hpc-bench, or add {' or '.join(each.name for each in known)}",
+                hint=f"use recipe hpc-bench, or add {' or '.join(each.name for each in known)}; "
+                "kits measure programs of GPUs",
             )
         places = [bare, *opening]
         runs, others = run_rounds(
@@ -319,8 +328,9 @@ _NOT_SAMPLED = Use(seconds=0, cpu=0, memory_bytes=0)
 _MEANINGS = {
     PASSED: "at most 1 % slower than bare in every round",
     FAILED: "more than 1 % slower than bare in every round",
-    SKIPPED: "not decided, since the rounds disagree or are too few",
+    SKIPPED: "not decided, since the rounds disagree",
 }
+_TOO_FEW = f"not decided, since fewer than {_FEWEST_ROUNDS} rounds have both"
 
 
 def against_bare(ran: Sequence[Ran], place: str) -> tuple[Outcome, ...]:
@@ -338,28 +348,35 @@ def against_bare(ran: Sequence[Ran], place: str) -> tuple[Outcome, ...]:
         ]
         rows = rows_of(runs, [program], (BARE, place)) if runs else ()
         if rows:  # of bare and of the place in turn
-            outcomes.append(_compared(program.name, rows[::2], rows[1::2]))
+            problem = next((run.problem for run in runs if run.place == place and run.problem), "")
+            outcomes.append(_compared(program.name, problem, rows[::2], rows[1::2]))
     return tuple(outcomes)
 
 
-def _compared(program: str, bare: Sequence[Row], own: Sequence[Row]) -> Outcome:
+def _compared(program: str, ended: str, bare: Sequence[Row], own: Sequence[Row]) -> Outcome:
+    """Compare the figures of a program; `ended` is how it ended badly in the container."""
     data = dict[str, object]()
-    texts = list[str]()
-    decisions = set[str]()
+    texts = dict[str, list[str]]()
+    is_few = False
     for row, other in zip(own, bare, strict=True):
         if row.ratio and row.values and other.values:
             ratio = row.ratio
-            decisions.add(_decision(ratio))
+            is_few = ratio.count < _FEWEST_ROUNDS
             spread = f"{ratio.median:.3f} of bare ({ratio.lowest:.3f} to {ratio.highest:.3f})"
-            texts.append(f"{row.quantity.title}: {row.text}, {spread}")
+            text = f"{row.quantity.title}: {row.text}, {spread}"
+            texts.setdefault(_decision(ratio), []).append(text)
             values = {"value": row.values.median, "bare": other.values.median}
             data[row.quantity.name] = {**values, "ratio": asdict(ratio)}
-    outcome = next((each for each in (FAILED, SKIPPED, PASSED) if each in decisions), SKIPPED)
-    reason = f"{_MEANINGS[outcome]}: {'; '.join(texts)}"
     if problem := bare[0].problem:
         outcome, reason = SKIPPED, f"not compared: bare: {problem}"
-    elif problem := own[0].problem:
-        outcome, reason = FAILED, f"it ran bare, and not in the container: {problem}"
+    elif ended and bare[0].values:
+        outcome, reason = FAILED, f"it ran bare, and not in the container: {ended}"
+    elif not texts:
+        outcome, reason = SKIPPED, "not compared: in no round it ran both bare and in the container"
+    else:
+        outcome = next(each for each in (FAILED, SKIPPED, PASSED) if each in texts)
+        meaning = _TOO_FEW if is_few else _MEANINGS[outcome]
+        reason = f"{meaning}: {'; '.join(texts[outcome])}"
     check = f"{program}-against-bare"
     return Outcome(check=check, outcome=outcome, reason=reason[:LONGEST], data=data)
 

@@ -10,7 +10,10 @@ import hashlib
 import io
 import json
 import os
+import re
+import shutil
 import signal
+import subprocess
 import tarfile
 from collections.abc import Callable, Mapping
 from importlib.machinery import SourceFileLoader
@@ -993,14 +996,14 @@ def test_programs_that_the_kit_does_not_measure_are_refused(
 
 
 @pytest.mark.parametrize(
-    ("words", "rounds"), [((), 5), (("--rounds", "2"), 2), (("--rounds", "0"), 0)]
+    ("words", "rounds"), [((), 0), (("--rounds", "2"), 2), (("--rounds", "0"), 0)]
 )
 def test_the_node_measures_programs_in_a_container_and_bare_in_turn(
     words: tuple[str, ...], rounds: int, node: FakeNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     on_gpu = dataclasses.replace(MEASURED, name="gpu-memory", needs_gpu=True)
     with_programs(node.folder / "kit/kit.json", MEASURED, on_gpu)
-    monkeypatch.setattr(node.module, "bare_argv", lambda root, argv: ["bare", root, *argv])
+    monkeypatch.setattr(node.module, "bare_argv", lambda root, argv, _: ["bare", root, *argv])
     monkeypatch.setattr(
         node.module, "host_facts", lambda: {"arch": "x86_64", "driver": "", "gpus": []}
     )
@@ -1045,7 +1048,7 @@ def test_without_bare_nothing_is_measured(
     artifacts = {name: description["artifacts"][name] for name in formats}
     file.write_text(json.dumps({**description, "artifacts": artifacts}))
     monkeypatch.setattr(node.module, "host_facts", lambda: {"arch": arch, "driver": "", "gpus": []})
-    assert node.run("--output", "e.json") == 0
+    assert node.run("--output", "e.json", "--rounds", "3") == 0
     assert json.loads((node.folder / "e.json").read_text())["programs"] == []
     assert f"nothing is measured: {reason}" in capsys.readouterr().err
 
@@ -1067,11 +1070,107 @@ def test_bare_programs_use_the_loader_and_the_libraries_of_the_image(tmp_path: P
         *("/usr/lib/x86_64-linux-gnu", "/usr/local/cuda/lib"),
         *("/lib64", "/usr/lib64", "/lib", "/usr/lib"),
     )
-    assert module.bare_argv(root, ["/bin/dynamic", "4"]) == [
+    assert module.bare_argv(root, ["/bin/dynamic", "4"], {}) == [
         f"{root}/lib64/ld-linux-x86-64.so.2",
         "--library-path",
         ":".join(f"{root}{folder}" for folder in folders),
         f"{root}/bin/dynamic",
         "4",
     ]
-    assert module.bare_argv(root, ["/bin/static", "4"]) == [f"{root}/bin/static", "4"]
+    assert module.bare_argv(root, ["/bin/static", "/bin/dynamic"], {}) == [
+        f"{root}/bin/static",
+        f"{root}/bin/dynamic",
+    ]
+
+
+def test_a_real_program_runs_bare_with_absolute_links(tmp_path: Path) -> None:
+    """The loader's link is absolute on Debian 12; it stays inside the tree."""
+    real = Path("/bin/true").resolve()
+    loader = next(path for path in map(Path, LOADERS) if path.exists())
+    (tmp_path / "usr/lib").mkdir(parents=True)
+    (tmp_path / "opt/compat").mkdir(parents=True)
+    (tmp_path / "bin").symlink_to("/usr/lib")
+    (tmp_path / loader.parent.name).mkdir()
+    shutil.copy(real, tmp_path / "usr/lib/true")
+    shutil.copy(loader.resolve(), tmp_path / "usr/lib/loader")
+    (tmp_path / str(loader)[1:]).symlink_to("/usr/lib/loader")
+    listed = subprocess.run(["ldd", real], capture_output=True, text=True, check=True).stdout
+    for library in re.findall(r"=> (/\S+)", listed):
+        shutil.copy(library, tmp_path / "usr/lib")
+    own = {"LD_LIBRARY_PATH": "/usr/lib:/opt/compat:/x/glibc-hwcaps/v3"}
+    argv = program().bare_argv(str(tmp_path), ["/bin/true"], own)
+    assert argv[0] == f"{tmp_path}/usr/lib/loader"
+    assert argv[2].split(":")[0] == f"{tmp_path}/usr/lib"
+    assert "compat" not in argv[2]
+    assert "hwcaps" not in argv[2]
+    assert subprocess.run(argv, check=False).returncode == 0
+    (tmp_path / "loop").symlink_to("/loop")
+    with pytest.raises(OSError, match="symbolic links"):
+        program().inside(str(tmp_path), "/loop")
+    done = program().run_bare(str(tmp_path), {"argv": ["/absent"], "timeout_s": 9}, {}, "/")
+    assert done["status"] == 127
+    assert "absent" in done["stderr"]
+
+
+LOADERS = ("/lib64/ld-linux-x86-64.so.2", "/lib/ld-linux-aarch64.so.1", "/lib64/ld64.so.2")
+
+
+@pytest.mark.parametrize("words", [("--rounds", "-1")])
+def test_negative_rounds_are_bad_usage(words: tuple[str, ...]) -> None:
+    with pytest.raises(SystemExit):
+        program().options_of([*words])
+
+
+@pytest.mark.parametrize(
+    ("gpu", "seconds", "fault"), [(True, 0.2, "had no GPU for it"), (False, 931, "limit is 900 s")]
+)
+def test_programs_without_a_gpu_or_over_the_limit_are_refused(
+    gpu: bool,
+    seconds: float,
+    fault: str,
+    machine: Machine,  # noqa: F811
+    kit: Kit,
+) -> None:
+    measured = dataclasses.replace(MEASURED, needs_gpu=gpu)
+    with_programs(machine.folder / f"kits/{kit.id}.json", measured)
+    programs = programs_as_run((10, 10), seconds=seconds)
+    times = {"started": now(-1), "finished": now()}
+    about = evidence_of(kit, programs=programs, **times)
+    with pytest.raises(Refused, match=fault):
+        taken(machine, sealed(about))
+
+
+@pytest.mark.parametrize(
+    ("spoiled", "status"), [("none", 0), ("bare", 0), ("unpack", 0), ("artifact", 2)]
+)
+def test_a_program_that_fails_bare_costs_nothing_else(
+    spoiled: str, status: int, node: FakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_programs(node.folder / "kit/kit.json", MEASURED)
+    host = {"arch": "x86_64", "driver": "", "gpus": list[str]()}
+    monkeypatch.setattr(node.module, "host_facts", lambda: host)
+
+    def truncated(*_: object) -> None:
+        raise EOFError("truncated")
+
+    if spoiled == "unpack":
+        monkeypatch.setattr(node.module, "unpack", truncated)
+    if spoiled == "artifact":
+        (node.folder / "kit/image.tar.gz").write_bytes(b"another")
+    if spoiled == "none":
+        monkeypatch.setattr(node.module, "bare_argv", lambda *_: ["bare"])
+    assert node.run("--output", "e.json", "--rounds", "1") == status
+    if status == 0:
+        programs = json.loads((node.folder / "e.json").read_text())["programs"]
+        ends = {each["bare"]: each["status"] for each in programs}
+        bare = {"none": 0, "bare": 127}.get(spoiled)
+        assert ends == ({} if bare is None else {True: bare, False: 0})
+
+
+def test_a_kit_has_the_programs_of_its_image(
+    machine: Machine,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(kits, "programs_for_kits", lambda paths: (MEASURED,) if paths else ())
+    made = made_kit(machine)
+    assert made.programs == (MEASURED,)
