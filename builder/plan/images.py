@@ -32,7 +32,7 @@ from builder.model import (
 from builder.model.contract import as_document, contract_of
 from builder.model.digests import sha256_of_json
 from builder.model.errors import BadInput, Fault
-from builder.model.inputs import WHEEL_SOURCE, base_name
+from builder.model.inputs import WHEEL_SOURCE, LockedSource, base_name
 from builder.model.site import at_digest, at_mirror, layer_of
 from builder.plan import toolkits
 from builder.plan.cells import CellToolkits, fits
@@ -89,13 +89,18 @@ class Images:
             checks=tuple(self._check(name, chosen, context) for name in named),
             content_key="",
             decided=(*_decisions(base, cell, chosen, fetched), *_by_layer(layers)),
-            sources=lock.of_stages(
-                {stage.name: {*itertools.chain(*stage.sources.values())} for stage in stages}
-            ),
+            sources=self._sources(stages),
             system=self._project.facts.system(base.distribution, base.version),
             layers=layers,
         )
         return dataclasses.replace(image, content_key=self._content_key(image))
+
+    def _sources(self, stages: Sequence[StageRecipe]) -> tuple[LockedSource, ...]:
+        """Return the locked sources of an image: declared ones only if a block names them."""
+        named = {stage.name: {*itertools.chain(*stage.sources.values())} for stage in stages}
+        recipes = (self._project.recipes[stage.name] for stage in stages)
+        declared = {url for recipe in recipes for urls in recipe.sources.values() for url in urls}
+        return self._project.lock.of_stages(named, declared)
 
     def _content_key(self, image: PlannedImage) -> str:
         base = image.base
@@ -140,10 +145,16 @@ class Images:
         }
         own_names = templates.source_names(recipe.name, sources, self._project.lock)
         context = {**names, "sources": own_names}
-        blocks = self._blocks(recipe.development, cell, context)
+        blocks = tuple(self._blocks(recipe.development, cell, context))
         expansions = [self._expanded(use, recipe.name, cell, chosen) for use in blocks]
         wheels = {name: (url,) for one in expansions for name, url in one.wheels.items()}
-        runtime = self._blocks(recipe.runtime, cell, context)
+        runtime = tuple(self._blocks(recipe.runtime, cell, context))
+        text = str([use.arguments for use in (*blocks, *runtime)])
+        named = {
+            name: urls
+            for name, urls in sources.items()
+            if own_names[name].url in text or own_names[name].file in text
+        }
         own = self._rendered(recipe.environment, context, recipe.where)
         environments = [*(expansion.environment for expansion in expansions), own]
         variables = functools.reduce(merged_environment, environments, dict[str, str]())
@@ -157,7 +168,7 @@ class Images:
             environment={name: text for name, text in variables.items() if text},
             labels=self._rendered(recipe.labels, context, recipe.where),
             checks=checks,
-            sources={**sources, **wheels},
+            sources={**named, **wheels},
             command=recipe.command,
             entrypoint=recipe.entrypoint,
         )

@@ -32,9 +32,19 @@ from samples import (
 
 from builder import plan as planning
 from builder.load.project import load_project
-from builder.model import Bootstrap, Cell, CudaSupport, Exclude, Plan, Project, Selection
+from builder.model import (
+    Bootstrap,
+    Cell,
+    CudaSupport,
+    Exclude,
+    Plan,
+    PlannedImage,
+    Project,
+    Recipe,
+    Selection,
+)
 from builder.model.errors import BadInput, EmptySelection
-from builder.model.inputs import base_name, declared_key
+from builder.model.inputs import Lock, LockedSource, base_name, declared_key
 from builder.model.planned import AllLeftOut
 from builder.plan.cells import fits, selected_cells
 
@@ -515,7 +525,10 @@ def test_templates_are_rendered_for_each_cell(tmp_path: Path) -> None:
         tmp_path,
         recipes=[
             recipe(
-                development=(block(ospackages=["make", "{{ mpi.development }}"]),),
+                development=(
+                    block(ospackages=["make", "{{ mpi.development }}"]),
+                    block(urls=["{{ sources.a.url }}", "{{ sources.b.url }}"]),
+                ),
                 environment={"ARCH": "{{ arch }}"},
                 labels={"mpi": "{{ mpi.version }}"},
                 sources={"a": ("https://a.example/{{ gone }}",), "b": ("wheel:b/1/{{ arch }}",)},
@@ -530,6 +543,34 @@ def test_templates_are_rendered_for_each_cell(tmp_path: Path) -> None:
     assert stages[0].labels == {"mpi": "5.0.7"}
     text = ("https://a.example/{{ gone }}",)  # as it stands: only wheels have a template
     assert stages[1].sources == {"a": text, "b": ("wheel:b/1/ppc64le",)}
+
+
+_FILE = "https://a.example/a.tar.gz"
+
+
+@pytest.mark.parametrize(
+    ("url", "recipes"), [(_FILE, ("core",)), ("wheel:a/1/ppc64le", ("core", "other"))]
+)
+def test_an_image_has_the_sources_that_its_blocks_ask_for(
+    tmp_path: Path, url: str, recipes: tuple[str, ...]
+) -> None:
+    only = {"arch": ("ppc64le",)}
+    used = dataclasses.replace(block(ospackages=["{{ sources.a.file }}"]), when=only)
+    entry = LockedSource(url=url, file="a", sha256="0" * 64, size=1, recipes=recipes)
+
+    def images(declared: Recipe, lock: Lock) -> tuple[PlannedImage, ...]:
+        given = project(tmp_path, recipes=[declared], lock=lock, arch=("x86_64", "ppc64le"))
+        return planned(given).images
+
+    [plain, _] = images(recipe(development=(dataclasses.replace(used, arguments={}),)), Lock())
+    declared = recipe(development=(used,), sources={"a": (url,)})
+    without, having = images(declared, Lock(sources={url: entry}))
+    assert (without.sources, having.sources) == (
+        (),
+        (dataclasses.replace(entry, recipes=("core",)),),
+    )
+    assert (without.stages[0].sources, having.stages[0].sources) == ({}, {"a": (url,)})
+    assert without.content_key == plain.content_key
 
 
 def test_templates_that_fail_for_a_cell_are_faults_all_at_once(tmp_path: Path) -> None:
