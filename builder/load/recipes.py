@@ -50,6 +50,7 @@ TOOLKIT_ARGUMENTS: Mapping[str, Mapping[str, str]] = {
         "cudnn": "true, false or optional (installed if the route has it)",
         "nccl": "true, false or optional (installed if the route has it)",
         "sdk": 'version and eula of an HPC SDK, such as {version: "23.9", eula: true}',
+        "toolkit": "false, if the recipe's own packages bring CUDA's libraries",
     },
     "mpi": {
         "routes": f"a list of routes: {', '.join(MPI_ROUTES)}",
@@ -218,6 +219,8 @@ def _fits(name: str, value: object) -> bool:
         return isinstance(value, bool) or value == OPTIONAL
     if name == "source":
         return isinstance(value, dict)
+    if name == "toolkit":
+        return value is False
     if name == "sdk":
         return _is_sdk(value)
     items = value if isinstance(value, list) else []

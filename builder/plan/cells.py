@@ -234,8 +234,10 @@ class _Toolkits:
         return [use for use in self._uses if fits(cell, use.when)]
 
     def _cuda(self, cell: Cell, uses: list[BlockUse]) -> tuple[PlannedCuda | None, Reasons]:
-        sdk = str(part(_arguments(uses, toolkits.CUDA), "sdk", "version") or "")
-        return self._choices.cuda(cell.base, cell.cuda, cell.arch, sdk)
+        arguments = _arguments(uses, toolkits.CUDA)
+        sdk, own = str(part(arguments, "sdk", "version") or ""), part(arguments, "capabilities")
+        brought = tuple(own or ()) if arguments.get("toolkit") is False else None
+        return self._choices.cuda(cell.base, cell.cuda, cell.arch, sdk, brought)
 
     def _mpi(self, cell: Cell, uses: list[BlockUse]) -> tuple[PlannedMpi | None, Reasons]:
         release = str(part(_arguments(uses, toolkits.MPI), "source", "version") or "")
@@ -372,6 +374,8 @@ def _toolkit_texts(cell: Cell, uses: list[BlockUse]) -> Iterator[str]:
     for use in brought[1:]:
         if "sdk" in use.arguments:
             yield f"{brought[0].where} installs CUDA before the HPC SDK of {use.where}"
+        if brought[0].arguments.get("toolkit") is False and "toolkit" not in use.arguments:
+            yield f"{use.where} needs a toolkit, but {brought[0].where} says toolkit: false"
     for name, use in named.items():
         if cell.axis(name) == NONE:
             yield f"recipe {cell.recipe} needs {name}, but the cell has none ({use.where})"

@@ -34,7 +34,7 @@ from builder.model.digests import sha256_of_json
 from builder.model.errors import BadInput, Fault
 from builder.model.inputs import WHEEL_SOURCE, LockedSource, base_name
 from builder.model.site import at_digest, at_mirror, layer_of
-from builder.plan import toolkits
+from builder.plan import nvidia, toolkits
 from builder.plan.cells import CellToolkits, fits
 
 KEY_FORMAT = "5"  # increased when the same inputs give a different image
@@ -269,7 +269,11 @@ def _by_layer(layers: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
         yield f"from {layer}: {'; '.join(parts)}"
 
 
-_ROUTES = {**CUDA_ROUTES, "sdk": "NVIDIA's HPC SDK"}
+_ROUTES = {
+    **CUDA_ROUTES,
+    nvidia.SDK_ROUTE: "NVIDIA's HPC SDK",
+    nvidia.RECIPE_ROUTE: "the packages of the recipe, which says toolkit: false",
+}
 
 
 def _decisions(base: BaseImage, cell: Cell, chosen: CellToolkits, fetched: str) -> Iterator[str]:
@@ -297,8 +301,9 @@ def _decisions(base: BaseImage, cell: Cell, chosen: CellToolkits, fetched: str) 
 
 def _cuda(base: BaseImage, cuda: PlannedCuda) -> Iterator[str]:
     release = cuda.update or cuda.version
-    decider = f"{cuda.sdk}, named in the recipe" if cuda.sdk else f"({base.where.file}: cuda)"
-    yield f"cuda: {release} from {_ROUTES[cuda.route]} {decider}"
+    decider = f" ({base.where.file}: cuda)" if cuda.route in CUDA_ROUTES else ""
+    decider = f" {cuda.sdk}, named in the recipe" if cuda.sdk else decider
+    yield f"cuda: {release} from {_ROUTES[cuda.route]}{decider}"
     if cuda.images:
         yield f"cuda: stages start from {cuda.images[0]} and {cuda.images[1]}"
     yield from (f"cuda: {note}" for note in cuda.notes)

@@ -269,6 +269,7 @@ def settled(home: str) -> tuple[str, ...]:
 
 
 SDK_ROUTE = "sdk"
+RECIPE_ROUTE = "recipe"  # the packages of the recipe bring the libraries, and nothing is compiled
 _PREFIX = "/opt/nvidia/hpc_sdk"  # hpccm's default
 _LOADER = "/etc/ld.so.conf.d/nvhpc.conf"
 # hpccm's block nccl uses the same folder.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from builder import facts
@@ -38,15 +38,22 @@ class _Request:
     base: BaseImage
     arch: str
     sdk: str
+    brought: tuple[str, ...] | None
 
 
 def choose_cuda(
-    project: Project, base_name: str, version: str, arch: str, sdk: str
+    project: Project,
+    base_name: str,
+    version: str,
+    arch: str,
+    sdk: str,
+    brought: tuple[str, ...] | None,
 ) -> tuple[PlannedCuda | None, Reasons]:
     """Choose the first of the site's routes that provides a CUDA release on a base.
 
     If there is none, return all reasons. `sdk` is the release of the HPC SDK whose toolkit the
-    recipe uses, empty if it names none.
+    recipe uses, empty if it names none. `brought` are the capabilities that the recipe's own
+    packages have code for, if these bring CUDA; None if a toolkit is installed.
     """
     if version == NONE:
         return None, ()
@@ -54,7 +61,9 @@ def choose_cuda(
     if release is None:
         text = f"unknown CUDA release: {version} (docs/matrix.md says how to add one)"
         return None, (Reason(layer=WORLD, text=text),)
-    request = _Request(project=project, release=release, base=base, arch=arch, sdk=sdk)
+    request = _Request(
+        project=project, release=release, base=base, arch=arch, sdk=sdk, brought=brought
+    )
     reasons: list[Reason] = []
     if arch not in release.architectures:
         reasons.append(_no_toolkit(release, arch, project.facts))
@@ -66,7 +75,8 @@ def choose_cuda(
             chosen = way
             break
         missing.append(way)
-    gcc = "" if chosen and chosen.packages.gcc else _host_compiler(release, base)
+    has_compiler = chosen and (chosen.packages.gcc or brought is not None)
+    gcc = "" if has_compiler else _host_compiler(release, base)
     if gcc is None:
         reasons.append(_too_new(release, base))
     if chosen is None:
@@ -89,6 +99,8 @@ def _routes(request: _Request) -> tuple[str, ...]:
     """Return the routes in the site's order; by default, images to be deleted soon come last."""
     if request.sdk:
         return (nvidia.SDK_ROUTE,)
+    if request.brought is not None:
+        return (nvidia.RECIPE_ROUTE,)
     if ordered := request.project.site.cuda_routes:
         return ordered
     late = ("image",) if request.release.leaving else ()
@@ -98,12 +110,12 @@ def _routes(request: _Request) -> tuple[str, ...]:
 def _planned(request: _Request, route: str, packages: PackagedCuda, *notes: str) -> PlannedCuda:
     release = request.release
     # The newest update, or the update of NVIDIA's images, whose older tags name none (`10.1`). The
-    # update in an SDK is not known.
+    # update in an SDK, and that of a recipe's packages, is not known.
     of_images = release.image_tag if release.image_tag != release.version else ""
     update = (of_images if route == "image" else "") or release.update
     return PlannedCuda(
         version=release.version,
-        update="" if request.sdk else update,
+        update="" if request.sdk or request.brought is not None else update,
         driver=release.driver,
         shipped_driver=release.shipped_driver,
         route=route,
@@ -218,12 +230,23 @@ def _by_sdk(request: _Request) -> PlannedCuda | str:
     return _planned(request, nvidia.SDK_ROUTE, nvidia.toolkit(sdk.version, cuda, arch))
 
 
-_WAYS = {
+def _by_recipe(request: _Request) -> PlannedCuda:
+    packages = PackagedCuda(
+        version=request.release.version,
+        development=(),
+        runtime=(),
+        capabilities=request.brought or (),
+    )
+    return _planned(request, nvidia.RECIPE_ROUTE, packages)
+
+
+_WAYS: dict[str, Callable[[_Request], PlannedCuda | str]] = {
     "image": _by_image,
     "repository": _by_repository,
     "distribution": _by_distribution,
     "wheels": _by_wheels,
     nvidia.SDK_ROUTE: _by_sdk,
+    nvidia.RECIPE_ROUTE: _by_recipe,
 }
 
 

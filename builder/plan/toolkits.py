@@ -60,6 +60,8 @@ def expand_cuda(
     use: BlockUse, cuda: PlannedCuda, base: BaseImage, arch: str, file_of: FileOf
 ) -> Expansion:
     """Return the toolkit's packages, and the commands before and after them."""
+    if use.arguments.get("toolkit") is False:
+        return Expansion(environment=_host_environment(cuda))
     if cuda.sdk:
         return _expand_sdk(use, cuda, base, arch)
     if cuda.route == "wheels":

@@ -34,6 +34,7 @@ SHIPPED = (
     "cuda-base-1.0-debian12-cuda12.9-openmpi4.1-x86_64",
     "cuda-base-1.0-debian13-cuda12.4-openmpi5.0-ppc64le",
     "cuda-base-1.0-debian13-cuda13.5-openmpi5.0-aarch64",
+    "tensorflow-release-1.0-debian13-cuda12.9-openmpi5.0-x86_64",
     "cuda-base-1.0-ubuntu18.04-cuda10.1-openmpi2.1-ppc64le",
     "cuda-base-1.0-centos7-cuda10.1-openmpi1.10-ppc64le",
     "cuda-base-1.0-ubuntu22.04-cuda12.4-openmpi4.1-x86_64",

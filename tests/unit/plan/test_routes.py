@@ -17,7 +17,7 @@ from samples import GOLDEN, block, compare_with_golden, recipe, shipped_project
 
 from builder.build.listings import decisions, explanation
 from builder.compile import spec
-from builder.model import LeftOut, Plan, PlannedImage, Project, Selection, Site
+from builder.model import BlockUse, LeftOut, Plan, PlannedImage, Project, Selection, Site
 from builder.model.contract import contract_of
 from builder.model.site import at_mirror
 from builder.plan import make_plan
@@ -94,7 +94,40 @@ def test_golden_cells_cover_the_whole_house() -> None:
     families = {image.mpi.family for image in golden_images().values() if image.mpi}
     assert families == {"openmpi", "mpich", "mvapich2", "intelmpi", "craympich"}
     routes = {image.cuda.route for image in golden_images().values() if image.cuda}
-    assert routes == {"image", "repository", "distribution", "wheels", "sdk"}
+    assert routes == {"image", "repository", "distribution", "wheels", "sdk", "recipe"}
+
+
+OWN = "own-1.0-debian13-cuda12.9-x86_64"
+
+
+def with_own(*development: BlockUse) -> Project:
+    """The golden project with a recipe `own`: no toolkit of CUDA 12.9 is to be had for its base."""
+    project = golden_project()
+    return dataclasses.replace(
+        project, recipes={**project.recipes, "own": recipe("own", development=development)}
+    )
+
+
+def test_packages_of_a_recipe_bring_a_cuda_that_the_base_has_no_route_to() -> None:
+    bare, toolkit = block("cuda", toolkit=False), block("cuda")
+    [left] = planned(with_own(toolkit), OWN).left_out
+    assert "debian13 has no route to CUDA 12.9 for x86_64" in str(left.reasons[0])
+    image = one(with_own(block("cuda", toolkit=False, capabilities=["70", "90"])), OWN)
+    assert image.cuda is not None
+    assert (image.stages[0].development, image.stages[0].runtime, image.sources) == ((), (), ())
+    assert image.stages[0].environment["NVIDIA_REQUIRE_CUDA"] == "driver>=525.60.13"
+    assert "CUDA_HOME" not in image.stages[0].environment
+    needed = contract_of(image).cuda
+    assert needed is not None
+    assert (needed.capabilities, needed.update, needed.driver) == (("70", "90"), "", "525.60.13")
+    every = one(with_own(bare), OWN).cuda
+    assert every is not None
+    assert every.capabilities == golden_project().facts.cuda["12.9"].capabilities
+    [left] = planned(with_own(bare, toolkit), OWN).left_out
+    [reason] = map(str, left.reasons)
+    assert reason.endswith("needs a toolkit, but recipes/core.yaml:5 says toolkit: false")
+    [left] = planned(with_own(block("cuda", toolkit=False, nccl=True)), OWN).left_out
+    assert "has no nccl, but recipes/core.yaml:5 needs it" in str(left.reasons[0])
 
 
 def with_packages_on_noble(project: Project) -> Project:
