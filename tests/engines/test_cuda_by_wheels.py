@@ -154,3 +154,31 @@ def test_an_image_is_proven_up_to_the_gpu(
     by_kind = set(kernels(file_of(tarball, PROGRAM)))
     assert {capability for kind, capability in by_kind if kind == 2} == capabilities
     assert {capability for kind, capability in by_kind if kind == 1} == {max(capabilities)}
+
+
+@pytest.mark.engines
+@pytest.mark.long(reason="compiles Open MPI, or gets 3 GB of wheels: half an hour and 25 GB each")
+@pytest.mark.parametrize(
+    ("image", "checks"),
+    [
+        ("mpi-source-1.0-debian12-cuda13.5-openmpi5.0-x86_64", {"mpi", "ucx", "gpu-mpi-support"}),
+        ("jax-1.0-debian13-cuda13.0-openmpi5.0-x86_64", {"jax", "jax-parallel"}),
+        ("pytorch-1.0-debian13-cuda13.0-openmpi5.0-x86_64", {"pytorch", "pytorch-parallel"}),
+        (
+            "tensorflow-release-1.0-debian13-cuda12.9-openmpi5.0-x86_64",
+            {"tensorflow", "tensorflow-training", "tensorflow-workers"},
+        ),
+    ],
+)
+def test_a_shipped_image_with_cuda_is_proven_up_to_the_gpu(
+    tools: Tools, out: Path, image: str, checks: set[str]
+) -> None:
+    del tools
+    done = passed(build_images("--image", image, "--output", out))
+    assert "three formats equal" in done.stdout
+    for outcomes in manifest_of(out / image)["checks"].values():
+        found = {one["check"]: one["outcome"] for one in outcomes}
+        assert set(found.values()) == {"passed", "skipped"}
+        assert {*checks, "cuda-clean", "gpu-control"} <= {
+            name for name, outcome in found.items() if outcome == "passed"
+        }
