@@ -1,10 +1,11 @@
 """The README's table of recipes, from what was built and from rehearsals.
 
-usage: recipes_table.py [REHEARSAL.json...]
+usage: recipes_table.py [REHEARSAL.json | out/IDENTIFIER/manifest.json]...
 
-Rehearsals, as `build-images rehearse --json` prints them, are noted in docs/evidence/recipes.json:
-of each recipe and architecture, with and without CUDA, the first image. The table is printed. A
-test compares it with the README, and what was tried with what the recipes ask for today.
+Manifests of verified images, and rehearsals, as `build-images rehearse --json` prints them, are
+noted in docs/evidence/recipes.json: of each recipe and architecture, with and without CUDA, the
+first image. The table is printed. A test compares it with the README, and what was tried with what
+the recipes ask for today. An image whose content key has changed since is an earlier one.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import json
 import sys
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from builder.build.planning import load_images
 from builder.model import Selection
@@ -24,34 +25,51 @@ ROOT = Path(__file__).resolve().parents[1]
 RECORD = ROOT / "docs/evidence/recipes.json"
 ARCHS = ("x86_64", "ppc64le")
 PROVEN, REHEARSED, COMPILED = "built and proven", "rehearsed", "compiled only"
+EARLIER = "built and proven before it or its checks changed"
 Row = tuple[str, bool]  # a recipe, and whether with CUDA
 
 
+class First(NamedTuple):
+    """The first image of a row and an architecture, in build order."""
+
+    identifier: str
+    content_key: str = ""
+
+
 @functools.cache
-def first_images() -> dict[tuple[Row, str], str]:
-    """For each row and architecture the identifier of its first image, in build order."""
-    found: dict[tuple[Row, str], str] = {}
+def first_images() -> dict[tuple[Row, str], First]:
+    """For each row and architecture its first image."""
+    found: dict[tuple[Row, str], First] = {}
     for image in load_images(ROOT, Selection(everything=True)):
         row = (image.cell.recipe, image.cuda is not None)
         if image.cell.arch in ARCHS:
-            found.setdefault((row, image.cell.arch), image.identifier)
+            found.setdefault((row, image.cell.arch), First(image.identifier, image.content_key))
     return found
 
 
-def table(record: dict[str, Any], images: dict[tuple[Row, str], str]) -> list[str]:
+def table(record: dict[str, Any], images: dict[tuple[Row, str], First]) -> list[str]:
     """The lines of the table: what was seen of each recipe and architecture, and never more."""
     lines = [f"| recipe | {' | '.join(ARCHS)} |", "|---|---|---|"]
     for row in sorted({row for row, _ in images}):
         name = f"`{row[0]}`" + (" with CUDA" if row[1] else "")
-        cells = [_seen(record, row, arch) if (row, arch) in images else "no cell" for arch in ARCHS]
+        firsts = [images.get((row, arch)) for arch in ARCHS]
+        cells = [
+            _seen(record, _key(row, arch), first) if first else "no cell"
+            for arch, first in zip(ARCHS, firsts, strict=True)
+        ]
         lines.append(f"| {name} | {' | '.join(cells)} |")
     return lines
 
 
-def _seen(record: dict[str, Any], row: Row, arch: str) -> str:
-    key = f"{row[0]}{' cuda' if row[1] else ''} {arch}"
+def _key(row: Row, arch: str) -> str:
+    return f"{row[0]}{' cuda' if row[1] else ''} {arch}"
+
+
+def _seen(record: dict[str, Any], key: str, first: First) -> str:
     if proven := record["built"].get(key):
-        return f"{PROVEN}{', ' + proven if proven != 'yes' else ''}"
+        how = proven["how"]
+        state = PROVEN if proven.get("key", first.content_key) == first.content_key else EARLIER
+        return f"{state}{', ' + how if how != 'yes' else ''}"
     rehearsal = record["rehearsed"].get(key)
     if rehearsal is None or rehearsal["failed"]:
         return COMPILED
@@ -59,12 +77,24 @@ def _seen(record: dict[str, Any], row: Row, arch: str) -> str:
     return f"{REHEARSED}: {tried} of {tried + rehearsal['not_tried']}"
 
 
-def note(record: dict[str, Any], cells: list[dict[str, Any]]) -> None:
-    """Take rehearsals of first images into the record."""
-    keys = {
-        identifier: f"{row[0]}{' cuda' if row[1] else ''} {arch}"
-        for (row, arch), identifier in first_images().items()
-    }
+def note(record: dict[str, Any], document: dict[str, Any]) -> None:
+    """Take a manifest, or rehearsals, of first images into the record."""
+    keys = {first.identifier: _key(row, arch) for (row, arch), first in first_images().items()}
+    if key := keys.get(document.get("image", "")):
+        if document["outcome"] != "verified" or not document["formats_equal"]:
+            sys.exit(f"{document['image']}: {document['outcome']}, and not in three equal formats")
+        limits = {
+            "emulated": document["emulated"],
+            "without a GPU": document["proven_on_gpu"] is False,
+        }
+        record["built"][key] = {
+            "how": ", ".join(name for name, holds in limits.items() if holds) or "yes",
+            "image": document["image"],
+            "key": document["content_key"],
+            "date": document["started"][:10],
+            "digests": document["digests"],
+        }
+    cells = document.get("cells", [])
     today = dt.datetime.now(dt.timezone.utc).date().isoformat()
     for cell in cells:
         if key := keys.get(cell["image"]):
@@ -84,7 +114,7 @@ def note(record: dict[str, Any], cells: list[dict[str, Any]]) -> None:
 def main(paths: list[str]) -> None:
     record = json.loads(RECORD.read_text())
     for path in paths:
-        note(record, json.loads(Path(path).read_text())["cells"])
+        note(record, json.loads(Path(path).read_text()))
     record["rehearsed"] = dict(sorted(record["rehearsed"].items()))
     RECORD.write_text(json.dumps(record, indent=1) + "\n")
     print("\n".join(table(record, first_images())))
