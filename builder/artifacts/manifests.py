@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 import os
@@ -19,8 +18,8 @@ from builder.model.errors import BadInput
 from builder.model.exact_json import parsed
 from builder.model.manifest import LOG, MANIFEST, Artifact, Manifest, manifest_from, manifest_text
 from builder.model.measurement import ProgramRun
-from builder.model.records import read, write
-from builder.system.files import read_json, read_regular, unnamed, write_atomically
+from builder.model.records import write
+from builder.system.files import json_record, read_regular, unnamed, write_atomically
 
 if TYPE_CHECKING:
     from builder.artifacts.flatten import TreeNode
@@ -241,8 +240,5 @@ def record(folder: Path, run: ProgramRun) -> Path:
 
 def recorded(folder: Path) -> list[ProgramRun]:
     """Return the recorded runs of an image, the oldest first."""
-    runs = []
-    for file in sorted((folder / RUNS).glob("*.json")):
-        with contextlib.suppress(ValueError):  # damaged, or from another version
-            runs.append(read(ProgramRun, read_json(file), file.name))
-    return runs
+    files = sorted((folder / RUNS).glob("*.json"))
+    return [run for file in files if (run := json_record(ProgramRun, file))]

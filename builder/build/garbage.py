@@ -32,7 +32,7 @@ from builder.model.cells import base_tag
 from builder.model.errors import BadInput, BuildImagesError, MissingPrerequisite, counted
 from builder.model.inputs import LOCK as LOCK_FILE
 from builder.sources.site_store import unused_entries
-from builder.sources.site_store.repository import RepositoryStore
+from builder.sources.site_store.places import RepositoryStore
 from builder.system.files import read_json, remove_tree, unmount_below
 from builder.system.home import Home
 from builder.system.process import Processes

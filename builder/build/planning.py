@@ -19,18 +19,14 @@ from builder.plan.keys import DeclaredStages, declared_stages
 from builder.system.home import Home
 
 
-def plan_of(project: Project, selection: Selection, *, may_be_empty: bool = False) -> Plan:
-    """Return the plan of a selection; raises as `builder.plan.make_plan` does."""
-    return make_plan(
-        project, selection, compiler=COMPILER, limit_reason=limit_reason, may_be_empty=may_be_empty
-    )
+def plan_of(project: Project, selection: Selection, **options: bool) -> Plan:
+    """Return the plan of a selection; options and errors are those of `make_plan`."""
+    return make_plan(project, selection, compiler=COMPILER, limit_reason=limit_reason, **options)
 
 
 def images_of(project: Project, selection: Selection) -> tuple[PlannedImage, ...]:
     """Return the images of a plan, sooner than the plan; raises as `plan_of` does."""
-    return make_plan(
-        project, selection, compiler=COMPILER, limit_reason=limit_reason, images_only=True
-    ).images
+    return plan_of(project, selection, images_only=True).images
 
 
 def own_images(

@@ -19,7 +19,7 @@ from builder.model import KeyedStage
 from builder.model.package_indices import IndexState
 from builder.model.records import read, write
 from builder.plan.keys import DeclaredStages, why_changed
-from builder.system.files import read_json, write_atomically
+from builder.system.files import json_record, read_json, write_atomically
 from builder.system.home import Home
 from builder.system.locks import locked
 
@@ -119,10 +119,7 @@ class Records:
 
 def read_record(path: Path) -> StageRecord | None:
     """Return a stage's record; None if the file holds none."""
-    try:
-        return read(StageRecord, read_json(path))
-    except ValueError:
-        return None
+    return json_record(StageRecord, path)
 
 
 def write_record(path: Path, record: StageRecord) -> None:

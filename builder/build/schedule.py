@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from builder.build.ready import Lane, ReadyTasks
-from builder.build.tasks import BUILD_KINDS, Task, TaskLimits
+from builder.build.tasks import BUILD_KINDS, Lane, ReadyTasks, Task, TaskLimits
 from builder.build.workers import MOST_LOSSES, Losses, Pool, Slots, Worker
 from builder.model.errors import BuildImagesError, MissingPrerequisite, StepFailed
 

@@ -18,8 +18,7 @@ from builder.model.errors import BadInput
 from builder.model.inputs import LOCAL_SOURCE
 from builder.sources.site_store import SiteStore
 from builder.sources.site_store.entries import StorePlace
-from builder.sources.site_store.folder import FolderStore
-from builder.sources.site_store.repository import RepositoryStore, repository_store
+from builder.sources.site_store.places import FolderStore, RepositoryStore, repository_store
 from builder.system.files import note_use, remove_tree
 from builder.system.locks import locked
 from builder.system.process import Processes

@@ -22,7 +22,13 @@ from builder.model import Artifact, PlannedImage, Spec
 from builder.model.errors import BuildStep, counted
 from builder.model.manifest import FILES, LOG
 from builder.model.records import read, write
-from builder.system.files import link_or_copy, read_json, read_regular, write_atomically
+from builder.system.files import (
+    json_record,
+    link_or_copy,
+    read_json,
+    read_regular,
+    write_atomically,
+)
 from builder.system.home import Home
 from builder.system.locks import has_writer, locked, sole_writer, this_process
 from builder.system.terminal import printable
@@ -362,10 +368,7 @@ def note_failure(folder: Path, step: BuildStep | None) -> None:
 
 def failed_step(folder: Path) -> BuildStep | None:
     """Return the step at which the last build of an image failed; None if none did."""
-    try:
-        return read(BuildStep, read_json(folder / FAILED_STEP))
-    except ValueError:
-        return None
+    return json_record(BuildStep, folder / FAILED_STEP)
 
 
 def append(log: Path, to: Path) -> None:

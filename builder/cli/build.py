@@ -20,19 +20,7 @@ from builder.build.planning import compiled, image_states, load_plan, states_of_
 from builder.build.run import BuildSettings
 from builder.build.site_store import site_store
 from builder.cli.lint import check
-from builder.cli.options import (
-    Parser,
-    SelectorOptions,
-    add_flag,
-    add_json,
-    add_list,
-    add_max_index_age,
-    add_no_lint,
-    add_no_native_tools,
-    add_number,
-    add_offline,
-    add_output,
-)
+from builder.cli.options import Parser, SelectorOptions
 from builder.model import FORMATS, Outcome, Plan, Selection, Spec
 from builder.model.errors import BadInput, BuildImagesError
 from builder.model.manifest import LOG, Manifest
@@ -73,23 +61,23 @@ class BuildOptions(SelectorOptions):
 
 
 def declare(parser: Parser) -> None:
-    add_output(parser, "folder for images and report (default: PROJECT/out)")
+    parser.add_output("folder for images and report (default: PROJECT/out)")
     parser.add_argument(
         "--engine", choices=("buildah", "docker"), default="buildah", help="default: buildah"
     )
     text = "pack only this format and the OCI image (may be repeated; default: all)"
-    add_list(parser, "--format", text, choices=FORMATS)
+    parser.add_list("--format", text, choices=FORMATS)
     text = "images to work on at once (default: the number of cores, at most 4)"
-    add_number(parser, "--jobs", text, default=min(4, os.cpu_count() or 1))
-    add_flag(parser, "--refresh", "build everything again, bases included, with today's packages")
-    add_flag(parser, "--no-cache", "run every build step again, on the existing bases")
-    add_no_native_tools(parser)
-    add_max_index_age(parser)
-    add_flag(parser, "--no-verify", "build and pack only")
-    add_no_lint(parser)
-    add_offline(parser)
-    add_flag(parser, "--dry-run", "show what would be done, and do nothing")
-    add_json(parser, "print the report as JSON")
+    parser.add_number("--jobs", text, default=min(4, os.cpu_count() or 1))
+    parser.add_flag("--refresh", "build everything again, bases included, with today's packages")
+    parser.add_flag("--no-cache", "run every build step again, on the existing bases")
+    parser.add_no_native_tools()
+    parser.add_max_index_age()
+    parser.add_flag("--no-verify", "build and pack only")
+    parser.add_no_lint()
+    parser.add_offline()
+    parser.add_flag("--dry-run", "show what would be done, and do nothing")
+    parser.add_json("print the report as JSON")
     text = (
         "build and verify on the workers of a Dask scheduler (tcp://login1:8786), or on "
         "workers that are started for this run (slurm); docs/scale-out.md"

@@ -6,18 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from builder.cli.options import (
-    EXIT_CODES,
-    Parser,
-    SelectorOptions,
-    TransferOptions,
-    a_path,
-    add_archive,
-    add_flag,
-    add_source,
-    add_text,
-    add_transfer,
-)
+from builder.cli.options import EXIT_CODES, Parser, SelectorOptions, TransferOptions, a_path
 from builder.cli.publish import find_releases
 from builder.compile.spec import block_faults
 from builder.distribute.bundle import INPUTS, ArchiveContents, write_archive
@@ -66,14 +55,14 @@ class BundleOptions(SelectorOptions, TransferOptions):
 
 def declare(parser: Parser) -> None:
     parser.description, parser.epilog = _DESCRIPTION, _EXAMPLES + EXIT_CODES
-    add_archive(parser, "archive to write")
+    parser.add_archive("archive to write")
     text = "output folder of the build (default: PROJECT/out)"
     parser.add_argument("--images", dest="output", type=a_path, metavar="DIR", help=text)
-    add_source(parser, "copy images and proof from a registry instead of the output folder")
-    add_text(parser, "--key", "sign everything with this key, as `publish` does", "KEY")
+    parser.add_source("copy images and proof from a registry instead of the output folder")
+    parser.add_text("--key", "sign everything with this key, as `publish` does", "KEY")
     text = "only images and proof: no bases, sources, packages or project files"
-    add_flag(parser, "--no-inputs", text)
-    add_transfer(parser, "show what the archive would contain; write nothing")
+    parser.add_flag("--no-inputs", text)
+    parser.add_transfer("show what the archive would contain; write nothing")
 
 
 def run(options: BundleOptions) -> int:

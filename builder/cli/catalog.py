@@ -8,15 +8,7 @@ from pathlib import Path
 
 from builder.artifacts.compare import read_labels
 from builder.artifacts.manifests import read_manifest
-from builder.cli.options import (
-    Options,
-    Parser,
-    a_path,
-    add_images_in,
-    add_list,
-    add_output,
-    add_text,
-)
+from builder.cli.options import Options, Parser, a_path
 from builder.host.contracts import contract_from_file
 from builder.host.records import site_hosts
 from builder.host.rules import judge
@@ -42,11 +34,11 @@ class CatalogOptions(Options):
 def declare(parser: Parser) -> None:
     parser.description = _DESCRIPTION
     text = "where the images are published, if they are"
-    add_text(parser, "--registry", text, "HOST/NAMESPACE")
+    parser.add_text("--registry", text, "HOST/NAMESPACE")
     text = "a host record: how images run there (repeatable; default: the project's hosts/)"
-    add_list(parser, "--host", text, "FILE", convert=a_path)
-    add_output(parser, "where to write it (default: PROJECT/out/catalog)")
-    add_images_in(parser, "folder with one folder for each image")
+    parser.add_list("--host", text, "FILE", convert=a_path)
+    parser.add_output("where to write it (default: PROJECT/out/catalog)")
+    parser.add_images_in("folder with one folder for each image")
 
 
 def run(options: CatalogOptions) -> int:

@@ -6,17 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from builder.artifacts.manifests import find_image
-from builder.cli.options import (
-    Options,
-    Parser,
-    a_path,
-    add_flag,
-    add_json,
-    add_list,
-    add_output,
-    add_path,
-    distinct,
-)
+from builder.cli.options import Options, Parser, a_path, distinct
 from builder.host.local_host import this_host
 from builder.host.records import Host, as_record, read_record
 from builder.host.rules import judge
@@ -78,16 +68,16 @@ def declare(parser: Parser) -> None:
         "folder, or a host-contract.json"
     )
     parser.add_argument("path", type=a_path, metavar="IMAGE", nargs="?", help=text)
-    add_output(parser, "folder with the image's folder, for an identifier (default: out)")
-    add_path(parser, "--host", "check for the host of this record (made with --record)")
-    add_flag(parser, "--record", "print this host as a record (JSON), and check nothing")
+    parser.add_output("folder with the image's folder, for an identifier (default: out)")
+    parser.add_path("--host", "check for the host of this record (made with --record)")
+    parser.add_flag("--record", "print this host as a record (JSON), and check nothing")
     text = "a container runtime that may start it (may be repeated: one must work)"
-    add_list(parser, "--runtime", text, choices=RUNTIME_NAMES)
+    parser.add_list("--runtime", text, choices=RUNTIME_NAMES)
     text = "a way to launch the ranks of its MPI (may be repeated: one must work)"
-    add_list(parser, "--launcher", text, choices=("in-container", "hybrid", "bind"))
+    parser.add_list("--launcher", text, choices=("in-container", "hybrid", "bind"))
     text = "allow programs of another architecture under QEMU; the answer is never native"
-    add_flag(parser, "--emulated", text)
-    add_json(parser)
+    parser.add_flag("--emulated", text)
+    parser.add_json()
 
 
 def run(options: CheckHostOptions) -> int:

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Sequence
 
 from builder.build.planning import load_images
-from builder.cli.options import Parser, SelectorOptions, add_flag, add_list
+from builder.cli.options import Parser, SelectorOptions
 from builder.model.architectures import ARCHITECTURES, architecture
 from builder.reports import pipelines
 
@@ -29,8 +29,8 @@ def declare(parser: Parser) -> None:
     parser.description = _DESCRIPTION
     parser.add_argument("system", choices=tuple(pipelines.RUNNERS), help="which CI system")
     text = "label or tag of an architecture's runner, or `none` (may be repeated)"
-    add_list(parser, "--native-runner", text, "ARCH=LABEL", convert=_runner)
-    add_flag(parser, "--keyless", "sign with cosign and the job's identity, without a key")
+    parser.add_list("--native-runner", text, "ARCH=LABEL", convert=_runner)
+    parser.add_flag("--keyless", "sign with cosign and the job's identity, without a key")
 
 
 def run(options: CiOptions) -> int:

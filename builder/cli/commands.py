@@ -11,16 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol, cast, get_type_hints
 
 from builder import __version__
-from builder.cli.options import (
-    EXIT_CODES,
-    Options,
-    Parser,
-    ProgressOptions,
-    SelectorOptions,
-    add_progress,
-    add_project,
-    add_selectors,
-)
+from builder.cli.options import EXIT_CODES, Options, Parser, ProgressOptions, SelectorOptions
 from builder.model.architectures import CPU_TARGETS
 from builder.model.cells import GENERIC, SELECTABLE
 from builder.model.errors import BuildImagesError
@@ -179,10 +170,10 @@ def _declare(name: str, parser: Parser) -> None:
     command = command_of(name)
     options = options_of(command)
     if isinstance(options, SelectorOptions):
-        add_selectors(parser)
-    add_project(parser)
+        parser.add_selectors()
+    parser.add_project()
     if isinstance(options, ProgressOptions):
-        add_progress(parser)
+        parser.add_progress()
     command.declare(parser)
 
 

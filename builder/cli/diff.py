@@ -6,17 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from builder.artifacts.compare import ImageChanges, image_changes, previous_of
-from builder.cli.options import (
-    Options,
-    Parser,
-    a_path,
-    add_json,
-    add_output,
-    add_path,
-    add_plain_http,
-    add_text,
-    not_empty,
-)
+from builder.cli.options import Options, Parser, a_path, not_empty
 from builder.model.errors import BadInput
 from builder.model.manifest import MANIFEST
 
@@ -38,17 +28,17 @@ materials and the list of files are kept in out/IDENTIFIER/previous. Two publish
 policy must accept, are named by references, REGISTRY/NAMESPACE/RECIPE:TAG; of their files only the
 layers' digests are compared. The exit code is 0 if images are equal, 5 if one is refused, else 1.
 """
-    add_text(parser, "path", "an image's folder, its identifier, or a published image", "IMAGE")
+    parser.add_text("path", "an image's folder, its identifier, or a published image", "IMAGE")
     text = "the image to compare it with (default: the build before)"
     parser.add_argument("other", type=not_empty, nargs="?", metavar="OTHER", help=text)
-    add_output(parser, "where the image's folder is, if its identifier is given (default: out)")
+    parser.add_output("where the image's folder is, if its identifier is given (default: out)")
     text = "of published images: the signers (default: /etc/build-images/policy.yaml)"
-    add_path(parser, "--policy", text)
-    add_text(
-        parser, "--arch", "of published images: the architecture (default: this machine's)", "ARCH"
+    parser.add_path("--policy", text)
+    parser.add_text(
+        "--arch", "of published images: the architecture (default: this machine's)", "ARCH"
     )
-    add_plain_http(parser)
-    add_json(parser, "print all differences as JSON")
+    parser.add_plain_http()
+    parser.add_json("print all differences as JSON")
 
 
 def run(options: DiffOptions) -> int:

@@ -8,7 +8,7 @@ from pathlib import Path
 from builder.artifacts.manifests import read_manifest, why_none
 from builder.build.engines.storage import try_storage
 from builder.build.native import is_lent
-from builder.cli.options import Options, Parser, a_path, add_flag, add_json
+from builder.cli.options import Options, Parser, a_path
 from builder.host.doctor import FOLDERS, as_json, as_text, examine, gpus
 from builder.load.facts import known_facts
 from builder.model.errors import BadInput, MissingPrerequisite
@@ -28,10 +28,10 @@ def declare(parser: Parser) -> None:
         "show the health of the driver and each GPU; exit code 0 if they are reliable, "
         "1 if not, 4 if there is no GPU"
     )
-    add_flag(parser, "--gpu", text)
+    parser.add_flag("--gpu", text)
     text = "with --gpu: an image's folder; show the cause of its failed GPU checks"
     parser.add_argument("path", type=a_path, metavar="IMAGE", nargs="?", help=text)
-    add_json(parser)
+    parser.add_json()
 
 
 def run(options: DoctorOptions) -> int:

@@ -6,7 +6,7 @@ import functools
 
 from builder.build import listings, mirror, native
 from builder.build.planning import load_plan
-from builder.cli.options import Parser, SelectorOptions, add_json
+from builder.cli.options import Parser, SelectorOptions
 from builder.load.site import layers_of
 from builder.system.home import Home
 from builder.verify.rehearse.trials import seen_of
@@ -17,7 +17,7 @@ class ExplainOptions(SelectorOptions):
 
 
 def declare(parser: Parser) -> None:
-    add_json(parser)
+    parser.add_json()
 
 
 def run(options: ExplainOptions) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from builder.build.at_work import store_in_use
 from builder.build.inputs import fetched, sources_of
 from builder.build.planning import compiled, own_images
-from builder.cli.options import Parser, SelectorOptions, add_json, add_offline
+from builder.cli.options import Parser, SelectorOptions
 from builder.compile.spec import block_faults
 from builder.load.project import load_project
 from builder.model.errors import counted
@@ -19,8 +19,8 @@ class FetchOptions(SelectorOptions):
 
 
 def declare(parser: Parser) -> None:
-    add_offline(parser)
-    add_json(parser, "print the files as JSON, by URL")
+    parser.add_offline()
+    parser.add_json("print the files as JSON, by URL")
 
 
 def run(options: FetchOptions) -> int:

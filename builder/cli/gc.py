@@ -14,7 +14,7 @@ from builder.build.garbage import (
     garbage_of_site,
 )
 from builder.build.planning import load_images
-from builder.cli.options import Options, Parser, add_flag, add_json, number_of_days
+from builder.cli.options import Options, Parser, number_of_days
 from builder.model import FLAVOURS, Selection
 from builder.model.errors import BuildImagesError
 from builder.system.home import Home
@@ -32,16 +32,16 @@ class GcOptions(Options):
 
 
 def declare(parser: Parser) -> None:
-    add_flag(parser, "--free", "remove the parts (default: show them)")
+    parser.add_flag("--free", "remove the parts (default: show them)")
     text = f"keep parts that any project used in the last DAYS days (default: {UNUSED_FOR})"
     parser.add_argument("--unused-for", type=number_of_days, metavar="DAYS", help=text)
-    add_flag(parser, "--layers", "include all build layers; later builds make them again")
+    parser.add_flag("--layers", "include all build layers; later builds make them again")
     text = (
         "entries of the site's store, which all projects and machines share, instead of this "
         "machine's parts"
     )
-    add_flag(parser, "--store", text)
-    add_json(parser)
+    parser.add_flag("--store", text)
+    parser.add_json()
 
 
 def run(options: GcOptions) -> int:

@@ -6,7 +6,7 @@ import platform
 import shlex
 from pathlib import Path
 
-from builder.cli.options import Options, Parser, add_flag, add_path
+from builder.cli.options import Options, Parser
 from builder.cli.schema import schema_text
 from builder.load.project import KINDS, RECIPES
 from builder.load.site import shipped_folder
@@ -28,8 +28,8 @@ class InitOptions(Options):
 
 def declare(parser: Parser) -> None:
     parser.description = _DESCRIPTION
-    add_path(parser, "folder", "a new or an empty folder", "DIR")
-    add_flag(parser, "--dry-run", "print the files, and write nothing")
+    parser.add_path("folder", "a new or an empty folder", "DIR")
+    parser.add_flag("--dry-run", "print the files, and write nothing")
 
 
 def run(options: InitOptions) -> int:

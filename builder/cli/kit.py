@@ -6,15 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from builder.build.at_work import at_work
-from builder.cli.options import (
-    Parser,
-    ProgressOptions,
-    add_archive,
-    add_flag,
-    add_json,
-    add_list,
-    add_path,
-)
+from builder.cli.options import Parser, ProgressOptions
 from builder.model.errors import counted
 from builder.model.manifest import MANIFEST
 from builder.model.records import write
@@ -44,14 +36,14 @@ class KitOptions(ProgressOptions):
 def declare(parser: Parser) -> None:
     parser.description = _DESCRIPTION
     text = "an image's folder, such as out/IDENTIFIER, or its identifier"
-    add_path(parser, "path", text, "IMAGE")
-    add_archive(parser, "file to write")
+    parser.add_path("path", text, "IMAGE")
+    parser.add_archive("file to write")
     text = "put only this format into the kit (may be repeated; default: both)"
     content = parser.add_mutually_exclusive_group()
-    add_list(content, "--format", text, choices=FORMATS)
+    parser.add_list("--format", text, choices=FORMATS, to=content)
     text = "put only the checks of MPI and GPUs into the kit: it proves the node, not the image"
-    add_flag(content, "--checks-only", text)
-    add_json(parser, "print the description of the kit as JSON")
+    parser.add_flag("--checks-only", text, to=content)
+    parser.add_json("print the description of the kit as JSON")
 
 
 def run(options: KitOptions) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from builder.build.planning import compiled, load_images
-from builder.cli.options import Parser, SelectorOptions, add_flag, add_json
+from builder.cli.options import Parser, SelectorOptions
 from builder.compile.lint import lint
 from builder.compile.lint.findings import LintReport
 from builder.load.site import layers_of
@@ -24,8 +24,8 @@ class LintOptions(SelectorOptions):
 
 
 def declare(parser: Parser) -> None:
-    add_json(parser)
-    add_flag(parser, "--no-cache", "lint unchanged specs again")
+    parser.add_json()
+    parser.add_flag("--no-cache", "lint unchanged specs again")
 
 
 def run(options: LintOptions) -> int:

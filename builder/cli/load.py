@@ -8,17 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from builder.build.at_work import store_in_use
-from builder.cli.options import (
-    Parser,
-    ProgressOptions,
-    TransferOptions,
-    add_flag,
-    add_output,
-    add_path,
-    add_text,
-    add_transfer,
-    not_empty,
-)
+from builder.cli.options import Parser, ProgressOptions, TransferOptions, not_empty
 from builder.cli.publish import send
 from builder.distribute.bundle import Bundle, opened
 from builder.distribute.bundle.home import (
@@ -100,19 +90,19 @@ class LoadOptions(ProgressOptions, TransferOptions):
 
 def declare(parser: Parser) -> None:
     parser.description, parser.epilog = _DESCRIPTION, _EXIT_CODES
-    add_path(parser, "archive", "archive from `bundle`", "ARCHIVE")
+    parser.add_path("archive", "archive from `bundle`", "ARCHIVE")
     where = parser.add_mutually_exclusive_group(required=True)
-    add_text(where, "--to", "target registry", "REGISTRY/NAMESPACE")
-    add_output(where, "create one folder per image in this folder")
-    add_flag(where, "--home", "copy inputs to the builder's home, to build offline")
-    add_path(parser, "--policy", f"default: {POLICY}")
+    parser.add_text("--to", "target registry", "REGISTRY/NAMESPACE", to=where)
+    parser.add_output("create one folder per image in this folder", to=where)
+    parser.add_flag("--home", "copy inputs to the builder's home, to build offline", to=where)
+    parser.add_path("--policy", f"default: {POLICY}")
     parser.add_argument("--format", choices=FORMATS, help="with --output: format on disk")
     text = "with --output: architecture of the images (default: that of the host)"
     parser.add_argument("--arch", type=not_empty, help=text)
-    add_path(parser, "--checkout", "with --home: folder to create for the project files", "DIR")
-    add_path(parser, "--host", "evaluate for a recorded host (check-host --record)")
-    add_flag(parser, "--explain", "show the outcome of every rule")
-    add_transfer(parser, "read and evaluate everything; load nothing")
+    parser.add_path("--checkout", "with --home: folder to create for the project files", "DIR")
+    parser.add_path("--host", "evaluate for a recorded host (check-host --record)")
+    parser.add_flag("--explain", "show the outcome of every rule")
+    parser.add_transfer("read and evaluate everything; load nothing")
 
 
 def run(options: LoadOptions) -> int:

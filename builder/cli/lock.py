@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from builder.build.inputs import Lockable
-from builder.cli.options import Parser, SelectorOptions, add_flag, add_json
+from builder.cli.options import Parser, SelectorOptions
 from builder.compile.spec import block_faults
 from builder.compile.spec.downloads import Downloads
 from builder.load.project import load_project
@@ -24,9 +24,9 @@ class LockOptions(SelectorOptions):
 
 def declare(parser: Parser) -> None:
     how = parser.add_mutually_exclusive_group()
-    add_flag(how, "--check", "only compare lock.yaml with recipes")
-    add_flag(how, "--update", "look up locked entries again, and accept changes")
-    add_json(parser, "print the lock as JSON")
+    parser.add_flag("--check", "only compare lock.yaml with recipes", to=how)
+    parser.add_flag("--update", "look up locked entries again, and accept changes", to=how)
+    parser.add_json("print the lock as JSON")
 
 
 def run(options: LockOptions) -> int:

@@ -6,7 +6,7 @@ import functools
 import sys
 
 from builder.build.workspace import log_text, not_begun
-from builder.cli.options import ImageOptions, Parser, add_image
+from builder.cli.options import ImageOptions, Parser
 from builder.model.manifest import LOG
 from builder.system.terminal import printable_lines
 from builder.verify.checks import output_in
@@ -24,7 +24,7 @@ the build runs, that is its log so far; with -f, the command follows it, and end
 If a run has yet to begin the build, its state is printed, too; with -f, the command waits for it.
 --check prints what a check printed in each format instead, if it failed or was skipped.
 """
-    add_image(parser)
+    parser.add_image()
     parser.add_argument("-f", "--follow", action="store_true", help="follow a running build")
     parser.add_argument("--check", metavar="NAME", default="", help="the output of this check")
 

@@ -20,6 +20,8 @@ from builder.model.errors import BadInput
 from builder.model.exact_json import JsonObject, streamed
 from builder.system.terminal import printable_lines
 
+_Group = _ActionsContainer | None  # of options; None: the parser itself
+
 EXIT_CODES = """\
 exit codes:
   0  done                          3  the selection is empty
@@ -40,6 +42,7 @@ class BadUsage(SystemExit):
 class Parser(argparse.ArgumentParser):
     """A parser whose errors suggest a similar option, and point to the help.
 
+    It has methods for options that several commands have; `to` is a group of the parser.
     `commands` are the names of all commands, which come first on a command line.
     """
 
@@ -73,6 +76,149 @@ class Parser(argparse.ArgumentParser):
             if close := get_close_matches(word.partition("=")[0], known, n=1):
                 return f"{text}; did you mean {close[0]}?"
         return text
+
+    def add_flag(self, name: str, text: str, *, to: _Group = None) -> None:
+        """Add an option without a value."""
+        (to or self).add_argument(name, action="store_true", help=text)
+
+    def add_path(self, name: str, text: str, metavar: str = "FILE", *, to: _Group = None) -> None:
+        """Add an option or an argument that is a path."""
+        (to or self).add_argument(name, type=a_path, metavar=metavar, help=text)
+
+    def add_text(self, name: str, text: str, metavar: str, *, to: _Group = None) -> None:
+        """Add an option or an argument that must not be empty."""
+        (to or self).add_argument(name, type=not_empty, metavar=metavar, help=text)
+
+    def add_number(
+        self,
+        name: str,
+        text: str,
+        metavar: str = "N",
+        *,
+        default: int | None = None,
+        to: _Group = None,
+    ) -> None:
+        """Add an option that is a number from 1."""
+        (to or self).add_argument(
+            name, type=positive_number, metavar=metavar, default=default, help=text
+        )
+
+    def add_list(
+        self,
+        name: str,
+        text: str,
+        metavar: str | None = None,
+        *,
+        choices: Sequence[str] | None = None,
+        convert: Callable[[str], object] = str,
+        to: _Group = None,
+    ) -> None:
+        """Add an option that may be repeated; `convert` reads each value."""
+        (to or self).add_argument(
+            name,
+            action="append",
+            default=[],
+            type=convert,
+            metavar=metavar,
+            choices=choices,
+            help=text,
+        )
+
+    def add_json(self, text: str = "as JSON", *, to: _Group = None) -> None:
+        self.add_flag("--json", f"{text}; errors, too", to=to)
+
+    def add_project(self) -> None:
+        text = "the project: the folder with matrix.yaml (default: this one)"
+        self.add_argument("--project", type=a_path, metavar="DIR", default=".", help=text)
+
+    def add_selectors(self) -> None:
+        """Add the options of `SelectorOptions`."""
+        group = self.add_argument_group(
+            "selectors (may be repeated; a version selects by prefix: 12 selects 12.4)"
+        )
+        examples = {
+            "recipe": "hpc-base",
+            "arch": "ppc64le (or ppc64el, amd64, ...)",
+            "base": "debian13",
+            "cuda": "12.4, or none",
+            "mpi": "openmpi, openmpi5.0, or none",
+        }
+        for name in SELECTABLE:
+            self.add_list(f"--{name}", f"such as {examples[name]}", name.upper(), to=group)
+        self.add_list("--image", "by image identifier", "GLOB", to=group)
+        text = "build images that run programs (the default), or that also compile them"
+        self.add_list("--flavour", text, choices=FLAVOURS, to=group)
+        text = "compile for one kind of processor: power9le, x86_64_v3, ... (default: generic)"
+        self.add_list("--cpu-target", text, "TARGET", to=group)
+        text = "select the whole matrix within the selectors, with any number of images"
+        self.add_flag("--all", text, to=group)
+
+    def add_progress(self) -> None:
+        """Add the options of `ProgressOptions`."""
+        level = self.add_mutually_exclusive_group()
+        text = "print results and failures only"
+        level.add_argument("-q", "--quiet", action="store_true", help=text)
+        text = "print more: all reasons, all output of programs"
+        level.add_argument("-v", "--verbose", action="store_true", help=text)
+
+    def add_offline(self) -> None:
+        self.add_flag(
+            "--offline",
+            "do not download sources; list those that the store lacks. Bases and packages in "
+            "the home, for example from `load --home`, are used without the network",
+        )
+
+    def add_output(self, text: str, *, to: _Group = None) -> None:
+        (to or self).add_argument("--output", "-o", type=a_path, metavar="DIR", help=text)
+
+    def add_archive(self, text: str) -> None:
+        self.add_argument(
+            "--output", "-o", dest="archive", type=a_path, metavar="FILE", required=True, help=text
+        )
+
+    def add_image(self) -> None:
+        """Add the options of `ImageOptions`."""
+        text = "an image's folder, such as out/IDENTIFIER, or its identifier"
+        self.add_path("path", text, "IMAGE")
+        self.add_output("where the image's folder is, if its identifier is given (default: out)")
+
+    def add_images_in(self, text: str) -> None:
+        self.add_path("--images-in", f"{text} (default: PROJECT/out)", "DIR")
+
+    def add_no_native_tools(self) -> None:
+        self.add_flag(
+            "--no-native-tools",
+            "emulate every program of a foreign image, without this machine's native tools; "
+            "stages built with native tools are built again only with --no-cache",
+        )
+
+    def add_max_index_age(self) -> None:
+        self.add_argument(
+            "--max-index-age",
+            type=number_of_days,
+            metavar="DAYS",
+            help="if the mirror lacks parts of a package index, use the previous index if it is "
+            "at most DAYS older (default: $BUILD_IMAGES_MAX_INDEX_AGE, or 14)",
+        )
+
+    def add_no_lint(self) -> None:
+        self.add_flag("--no-lint", "do not check the generated specs for errors")
+
+    def add_plain_http(self) -> None:
+        text = "use HTTP for this registry (may be repeated; loopback needs no option)"
+        self.add_list("--plain-http", text, "HOST")
+
+    def add_source(self, text: str) -> None:
+        metavar = "REGISTRY/NAMESPACE"
+        self.add_argument("--from", dest="source", type=not_empty, metavar=metavar, help=text)
+
+    def add_transfer(self, dry_run: str, *, jobs: int = 4) -> None:
+        """Add the options of `TransferOptions`."""
+        self.add_flag("--dry-run", dry_run)
+        self.add_plain_http()
+        text = "blobs and requests to work on at once (default: %(default)s)"
+        self.add_number("--jobs", text, default=jobs)
+        self.add_json("print what was done as JSON")
 
 
 class Options(argparse.Namespace):
@@ -172,162 +318,6 @@ class SelectorOptions(ProgressOptions):
 def distinct(texts: Iterable[str]) -> tuple[str, ...]:
     """Return the texts in order, without duplicates."""
     return tuple(dict.fromkeys(texts))
-
-
-# ---- Options that several commands add ----
-
-
-def add_flag(parser: _ActionsContainer, name: str, text: str) -> None:
-    """Add an option without a value to a parser, or to a group of one."""
-    parser.add_argument(name, action="store_true", help=text)
-
-
-def add_path(parser: _ActionsContainer, name: str, text: str, metavar: str = "FILE") -> None:
-    """Add an option or an argument that is a path."""
-    parser.add_argument(name, type=a_path, metavar=metavar, help=text)
-
-
-def add_text(parser: _ActionsContainer, name: str, text: str, metavar: str) -> None:
-    """Add an option or an argument that must not be empty."""
-    parser.add_argument(name, type=not_empty, metavar=metavar, help=text)
-
-
-def add_number(
-    parser: _ActionsContainer,
-    name: str,
-    text: str,
-    metavar: str = "N",
-    *,
-    default: int | None = None,
-) -> None:
-    """Add an option that is a number from 1."""
-    parser.add_argument(name, type=positive_number, metavar=metavar, default=default, help=text)
-
-
-def add_list(
-    parser: _ActionsContainer,
-    name: str,
-    text: str,
-    metavar: str | None = None,
-    *,
-    choices: Sequence[str] | None = None,
-    convert: Callable[[str], object] = str,
-) -> None:
-    """Add an option that may be repeated; `convert` reads each value."""
-    parser.add_argument(
-        name, action="append", default=[], type=convert, metavar=metavar, choices=choices, help=text
-    )
-
-
-def add_json(parser: _ActionsContainer, text: str = "as JSON") -> None:
-    add_flag(parser, "--json", f"{text}; errors, too")
-
-
-def add_project(parser: Parser) -> None:
-    text = "the project: the folder with matrix.yaml (default: this one)"
-    parser.add_argument("--project", type=a_path, metavar="DIR", default=".", help=text)
-
-
-def add_selectors(parser: Parser) -> None:
-    """Add the options of `SelectorOptions`."""
-    group = parser.add_argument_group(
-        "selectors (may be repeated; a version selects by prefix: 12 selects 12.4)"
-    )
-    examples = {
-        "recipe": "hpc-base",
-        "arch": "ppc64le (or ppc64el, amd64, ...)",
-        "base": "debian13",
-        "cuda": "12.4, or none",
-        "mpi": "openmpi, openmpi5.0, or none",
-    }
-    for name in SELECTABLE:
-        add_list(group, f"--{name}", f"such as {examples[name]}", name.upper())
-    add_list(group, "--image", "by image identifier", "GLOB")
-    text = "build images that run programs (the default), or that also compile them"
-    add_list(group, "--flavour", text, choices=FLAVOURS)
-    text = "compile for one kind of processor: power9le, x86_64_v3, ... (default: generic)"
-    add_list(group, "--cpu-target", text, "TARGET")
-    text = "select the whole matrix within the selectors, with any number of images"
-    add_flag(group, "--all", text)
-
-
-def add_progress(parser: Parser) -> None:
-    """Add the options of `ProgressOptions`."""
-    level = parser.add_mutually_exclusive_group()
-    level.add_argument("-q", "--quiet", action="store_true", help="print results and failures only")
-    text = "print more: all reasons, all output of programs"
-    level.add_argument("-v", "--verbose", action="store_true", help=text)
-
-
-def add_offline(parser: Parser) -> None:
-    add_flag(
-        parser,
-        "--offline",
-        "do not download sources; list those that the store lacks. Bases and packages in "
-        "the home, for example from `load --home`, are used without the network",
-    )
-
-
-def add_output(parser: _ActionsContainer, text: str) -> None:
-    parser.add_argument("--output", "-o", type=a_path, metavar="DIR", help=text)
-
-
-def add_archive(parser: _ActionsContainer, text: str) -> None:
-    names, dest = ("--output", "-o"), "archive"
-    parser.add_argument(*names, dest=dest, type=a_path, metavar="FILE", required=True, help=text)
-
-
-def add_image(parser: Parser) -> None:
-    """Add the options of `ImageOptions`."""
-    text = "an image's folder, such as out/IDENTIFIER, or its identifier"
-    add_path(parser, "path", text, "IMAGE")
-    add_output(parser, "where the image's folder is, if its identifier is given (default: out)")
-
-
-def add_images_in(parser: Parser, text: str) -> None:
-    add_path(parser, "--images-in", f"{text} (default: PROJECT/out)", "DIR")
-
-
-def add_no_native_tools(parser: Parser) -> None:
-    add_flag(
-        parser,
-        "--no-native-tools",
-        "emulate every program of a foreign image, without this machine's native tools; "
-        "stages built with native tools are built again only with --no-cache",
-    )
-
-
-def add_max_index_age(parser: Parser) -> None:
-    parser.add_argument(
-        "--max-index-age",
-        type=number_of_days,
-        metavar="DAYS",
-        help="if the mirror lacks parts of a package index, use the previous index if it is "
-        "at most DAYS older (default: $BUILD_IMAGES_MAX_INDEX_AGE, or 14)",
-    )
-
-
-def add_no_lint(parser: Parser) -> None:
-    add_flag(parser, "--no-lint", "do not check the generated specs for errors")
-
-
-def add_plain_http(parser: Parser) -> None:
-    text = "use HTTP for this registry (may be repeated; loopback needs no option)"
-    add_list(parser, "--plain-http", text, "HOST")
-
-
-def add_source(parser: Parser, text: str) -> None:
-    metavar = "REGISTRY/NAMESPACE"
-    parser.add_argument("--from", dest="source", type=not_empty, metavar=metavar, help=text)
-
-
-def add_transfer(parser: Parser, dry_run: str, *, jobs: int = 4) -> None:
-    """Add the options of `TransferOptions`."""
-    add_flag(parser, "--dry-run", dry_run)
-    add_plain_http(parser)
-    text = "blobs and requests to work on at once (default: %(default)s)"
-    add_number(parser, "--jobs", text, default=jobs)
-    add_json(parser, "print what was done as JSON")
 
 
 # ---- Types of arguments ----

@@ -7,7 +7,7 @@ import os
 from builder.artifacts.manifests import ImageGoal, epoch_of
 from builder.build import listings
 from builder.build.planning import image_states, load_plan, states_of_stages
-from builder.cli.options import Parser, SelectorOptions, add_flag, add_json
+from builder.cli.options import Parser, SelectorOptions
 from builder.model.exact_json import JsonObject
 
 _MOST_WITH_STAGES = 50  # images; for more, stages are shown only on request
@@ -22,9 +22,9 @@ class PlanOptions(SelectorOptions):
 
 def declare(parser: Parser) -> None:
     shape = parser.add_mutually_exclusive_group()
-    add_json(shape, "as JSON, with content keys")
-    add_flag(shape, "--graph", "as a graph in Graphviz's language")
-    add_flag(parser, "--stages", "show the stages, even for many images")
+    parser.add_json("as JSON, with content keys", to=shape)
+    parser.add_flag("--graph", "as a graph in Graphviz's language", to=shape)
+    parser.add_flag("--stages", "show the stages, even for many images")
     text = (
         "also show the workers of a Dask scheduler (tcp://login1:8786), and which of them "
         "share stages"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from pathlib import Path
 
-from builder.cli.options import Options, Parser, a_path, add_flag, add_json, add_path
+from builder.cli.options import Options, Parser, a_path
 from builder.model.errors import counted
 from builder.system.terminal import printable
 from builder.trust.policy.cases import Tried, read_cases, try_case
@@ -32,9 +32,9 @@ def declare(parser: Parser) -> None:
     parser.add_argument("kind", metavar="test", choices=("test",), help="what to do")
     text = "folder of the cases: *.yaml, *.yml, *.json"
     parser.add_argument("cases", type=a_path, metavar="DIR", nargs="?", default=".", help=text)
-    add_path(parser, "--policy", "for cases without a policy")
-    add_flag(parser, "--explain", "show the outcome of every rule")
-    add_json(parser)
+    parser.add_path("--policy", "for cases without a policy")
+    parser.add_flag("--explain", "show the outcome of every rule")
+    parser.add_json()
 
 
 def run(options: PolicyOptions) -> int:

@@ -6,17 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import partial
 
-from builder.cli.options import (
-    EXIT_CODES,
-    Parser,
-    SelectorOptions,
-    TransferOptions,
-    add_flag,
-    add_output,
-    add_source,
-    add_text,
-    add_transfer,
-)
+from builder.cli.options import EXIT_CODES, Parser, SelectorOptions, TransferOptions
 from builder.compile.spec import block_faults
 from builder.distribute.publish.failures import any_failing, attach_failures
 from builder.distribute.publish.mirror import Mirrored, ReleaseMirror, found_release
@@ -80,19 +70,19 @@ def declare(parser: Parser) -> None:
     parser.add_argument(
         "--to", required=True, metavar="REGISTRY/NAMESPACE", help="namespace to publish to"
     )
-    add_source(parser, "copy from another registry instead of the output folder")
+    parser.add_source("copy from another registry instead of the output folder")
     text = (
         "sign everything with this key: a file, env://NAME, or, through cosign, pkcs11:, "
         "awskms://, ...; keyless for the identity of a CI job (default: proof is not signed)"
     )
-    add_text(parser, "--key", text, "KEY")
-    add_output(parser, "output folder of the build (default: PROJECT/out)")
+    parser.add_text("--key", text, "KEY")
+    parser.add_output("output folder of the build (default: PROJECT/out)")
     text = (
         "attach evidence of failed checks to the images in the registry: "
         "policies refuse these images until a later pass is published"
     )
-    add_flag(parser, "--attach-failures", text)
-    add_transfer(parser, "show what would be sent and tagged; do nothing", jobs=8)
+    parser.add_flag("--attach-failures", text)
+    parser.add_transfer("show what would be sent and tagged; do nothing", jobs=8)
 
 
 def run(options: PublishOptions) -> int:

@@ -9,16 +9,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from builder.cli.options import (
-    Parser,
-    ProgressOptions,
-    add_flag,
-    add_json,
-    add_output,
-    add_path,
-    add_plain_http,
-    add_text,
-)
+from builder.cli.options import Parser, ProgressOptions
 from builder.distribute.pull.cache import PullCache
 from builder.distribute.pull.images import Pulled, Puller, pull
 from builder.distribute.pull.request import (
@@ -85,19 +76,19 @@ def declare(parser: Parser) -> None:
     text = "HOST/NAMESPACE/NAME:TAG, or @sha256:…; each is evaluated separately"
     parser.add_argument("references", metavar="REFERENCE", nargs="+", help=text)
     parser.add_argument("--format", choices=FORMATS, required=True, help="format on disk")
-    add_path(parser, "--policy", f"default: {POLICY}")
-    add_text(parser, "--arch", "default: that of the host", "ARCH")
+    parser.add_path("--policy", f"default: {POLICY}")
+    parser.add_text("--arch", "default: that of the host", "ARCH")
     text = (
         "folder to create (default: NAME-TAG-ARCH-FORMAT in the current folder); with several "
         "references, the folder that contains one folder for each"
     )
-    add_output(parser, text)
-    add_path(parser, "--host", "pull for a recorded host (check-host --record)")
-    add_flag(parser, "--emulated", "accept images of another architecture, which run under QEMU")
-    add_plain_http(parser)
-    add_flag(parser, "--explain", "show the outcome of every rule")
-    add_flag(parser, "--dry-run", "evaluate images; download nothing")
-    add_json(parser, "print the receipt as JSON")
+    parser.add_output(text)
+    parser.add_path("--host", "pull for a recorded host (check-host --record)")
+    parser.add_flag("--emulated", "accept images of another architecture, which run under QEMU")
+    parser.add_plain_http()
+    parser.add_flag("--explain", "show the outcome of every rule")
+    parser.add_flag("--dry-run", "evaluate images; download nothing")
+    parser.add_json("print the receipt as JSON")
 
 
 def run(options: PullOptions) -> int:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from builder.build.planning import compiled, load_images
 from builder.build.run import BuildSettings
-from builder.cli.options import Parser, SelectorOptions, a_path, add_flag, add_json, add_list
+from builder.cli.options import Parser, SelectorOptions, a_path
 from builder.model import Spec
 from builder.system.home import Home
 from builder.system.terminal import Progress
@@ -27,10 +27,10 @@ class RehearseOptions(SelectorOptions):
 
 def declare(parser: Parser) -> None:
     text = "a folder with copies of Git repositories, as OWNER/NAME.git (may be repeated)"
-    add_list(parser, "--clones", text, "DIR", convert=a_path)
+    parser.add_list("--clones", text, "DIR", convert=a_path)
     text = "also run the build steps, on a Debian base in place of Ubuntu's; takes minutes"
-    add_flag(parser, "--steps", text)
-    add_json(parser, "print JSON, with passed trials")
+    parser.add_flag("--steps", text)
+    parser.add_json("print JSON, with passed trials")
 
 
 def run(options: RehearseOptions) -> int:

@@ -6,16 +6,7 @@ from pathlib import Path
 
 from builder.build.planning import unchanged_spec
 from builder.build.run import BuildSettings
-from builder.cli.options import (
-    ImageOptions,
-    Parser,
-    ProgressOptions,
-    add_image,
-    add_json,
-    add_max_index_age,
-    add_no_native_tools,
-    add_offline,
-)
+from builder.cli.options import ImageOptions, Parser, ProgressOptions
 from builder.model.errors import BadInput
 from builder.model.manifest import MANIFEST, Manifest
 from builder.system.terminal import progress_for
@@ -44,11 +35,11 @@ class ReproduceOptions(ImageOptions, ProgressOptions):
 
 def declare(parser: Parser) -> None:
     parser.description = _DESCRIPTION
-    add_image(parser)
-    add_no_native_tools(parser)
-    add_max_index_age(parser)
-    add_offline(parser)
-    add_json(parser, "print the result as JSON")
+    parser.add_image()
+    parser.add_no_native_tools()
+    parser.add_max_index_age()
+    parser.add_offline()
+    parser.add_json("print the result as JSON")
 
 
 def run(options: ReproduceOptions) -> int:

@@ -11,7 +11,7 @@ from pathlib import Path
 from builder.artifacts.manifests import check_writable, record, recorded
 from builder.build.at_work import at_work
 from builder.build.engines import Tools
-from builder.cli.options import ImageOptions, Parser, add_flag, add_image, add_list, add_path
+from builder.cli.options import ImageOptions, Parser
 from builder.model import FORMATS
 from builder.model.manifest import MANIFEST
 from builder.model.measurement import ProgramRun
@@ -48,13 +48,15 @@ printed on standard error, and recorded in the image's folder, with the command,
     place = parser.add_mutually_exclusive_group()
     text = "the format to run (default: the first that this machine can)"
     place.add_argument("--format", choices=FORMATS, default="", help=text)
-    add_flag(place, "--bare", "run it in the image's files without a container, to compare")
+    parser.add_flag(
+        "--bare", "run it in the image's files without a container, to compare", to=place
+    )
     text = "a folder to read and write, by default at the same path (may be repeated)"
-    add_list(parser, "--bind", text, "DIR[:PATH]")
-    add_path(parser, "--prometheus", "also write the result in Prometheus' text format")
-    add_path(parser, "--plot", "also draw the samples: a page if FILE ends with .html, else SVG")
-    add_flag(parser, "--json", "the record as JSON on standard error, an error on standard output")
-    add_image(parser)
+    parser.add_list("--bind", text, "DIR[:PATH]")
+    parser.add_path("--prometheus", "also write the result in Prometheus' text format")
+    parser.add_path("--plot", "also draw the samples: a page if FILE ends with .html, else SVG")
+    parser.add_flag("--json", "the record as JSON on standard error, an error on standard output")
+    parser.add_image()
 
 
 def run(options: RunOptions) -> int:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import builder
-from builder.cli.options import Options, Parser, add_flag, add_list, not_empty
+from builder.cli.options import Options, Parser, not_empty
 from builder.model.errors import StepFailed
 from builder.system.home import Home
 from builder.system.process import Processes
@@ -44,12 +44,14 @@ def declare(parser: Parser) -> None:
         "part", metavar="host", nargs="?", choices=("host",), help="the administrator's part"
     )
     text = "with host: give this user sub-ids (may be repeated)"
-    add_list(parser, "--user", text, "USER", convert=not_empty)
-    add_flag(parser, "--with-cosign", "also install cosign, for publish --key keyless")
+    parser.add_list("--user", text, "USER", convert=not_empty)
+    parser.add_flag("--with-cosign", "also install cosign, for publish --key keyless")
     ways = parser.add_mutually_exclusive_group()
-    add_flag(ways, "--dry-run", "show what would be installed, and where")
-    add_flag(ways, "--check", "exit code 4 if anything is missing")
-    add_flag(ways, "--print-path", "show the folders of build-images and its tools, for PATH")
+    parser.add_flag("--dry-run", "show what would be installed, and where", to=ways)
+    parser.add_flag("--check", "exit code 4 if anything is missing", to=ways)
+    parser.add_flag(
+        "--print-path", "show the folders of build-images and its tools, for PATH", to=ways
+    )
     text = "print the script that completes commands, options and values in bash, zsh or fish"
     shells = ("bash", "zsh", "fish")
     ways.add_argument("--print-completion", metavar="SHELL", choices=shells, help=text)

@@ -7,7 +7,7 @@ from functools import partial
 
 from builder.build.at_work import at_work
 from builder.build.engines import Tools
-from builder.cli.options import ImageOptions, Parser, add_image
+from builder.cli.options import ImageOptions, Parser
 from builder.model.manifest import LOG, MANIFEST
 from builder.system.home import Home
 from builder.system.process import Processes
@@ -36,7 +36,7 @@ are in Buildah's storage, so those that Docker built cannot be entered.
     parser.add_argument(
         "--runner", choices=SHELLS, default="", help="enter the image by this program"
     )
-    add_image(parser)
+    parser.add_image()
 
 
 def run(options: ShellOptions) -> int:

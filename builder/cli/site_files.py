@@ -8,14 +8,7 @@ from pathlib import Path
 
 from builder.artifacts.manifests import read_manifest
 from builder.build.planning import load_images
-from builder.cli.options import (
-    Parser,
-    SelectorOptions,
-    add_images_in,
-    add_number,
-    add_output,
-    not_empty,
-)
+from builder.cli.options import Parser, SelectorOptions, not_empty
 from builder.model import PlannedImage
 from builder.model.errors import counted
 from builder.reports.sites import SiteImage, SitePlace, site_files
@@ -46,9 +39,9 @@ def declare(parser: Parser) -> None:
         default="/opt/images",
         help="folder of the pulled images on the site's nodes (default: /opt/images)",
     )
-    add_number(parser, "--gpus", "GPUs per node, for images with CUDA (default: 4)", default=4)
-    add_output(parser, "where to write them (default: PROJECT/out/site)")
-    add_images_in(parser, "read the digests of built images from this folder")
+    parser.add_number("--gpus", "GPUs per node, for images with CUDA (default: 4)", default=4)
+    parser.add_output("where to write them (default: PROJECT/out/site)")
+    parser.add_images_in("read the digests of built images from this folder")
 
 
 def run(options: SiteFilesOptions) -> int:

@@ -7,7 +7,7 @@ import sys
 from builder.build import workspace
 from builder.build.planning import compiled, load_images
 from builder.cli.lint import check
-from builder.cli.options import Parser, SelectorOptions, add_no_lint, add_output
+from builder.cli.options import Parser, SelectorOptions
 from builder.compile.spec import base_archive
 
 
@@ -16,8 +16,8 @@ class SpecOptions(SelectorOptions):
 
 
 def declare(parser: Parser) -> None:
-    add_output(parser, "where to write a folder for each image (default: PROJECT/out)")
-    add_no_lint(parser)
+    parser.add_output("where to write a folder for each image (default: PROJECT/out)")
+    parser.add_no_lint()
 
 
 def run(options: SpecOptions) -> int:

@@ -8,18 +8,7 @@ from pathlib import Path
 
 from builder.build.at_work import at_work
 from builder.build.run import Run
-from builder.cli.options import (
-    Parser,
-    ProgressOptions,
-    a_path,
-    add_flag,
-    add_json,
-    add_list,
-    add_number,
-    add_path,
-    add_text,
-    distinct,
-)
+from builder.cli.options import Parser, ProgressOptions, a_path, distinct
 from builder.distribute.pull.receipts import PullReceipt
 from builder.distribute.pull.verification import receipt_in, verify_pulled
 from builder.model import SKIPPED
@@ -66,35 +55,37 @@ class VerifyOptions(ProgressOptions):
 
 def declare(parser: Parser) -> None:
     text = "an image's folder, such as out/IDENTIFIER, or the folder of a pulled image"
-    add_path(parser, "path", text, "PATH")
+    parser.add_path("path", text, "PATH")
     text = "run the checks with this program only (may be repeated; default: one per format)"
-    add_list(parser, "--runner", text, choices=tuple(RUNNERS))
+    parser.add_list("--runner", text, choices=tuple(RUNNERS))
     text = "run no checks; judge and add what a kit recorded on another machine (see `kit`)"
     parser.add_argument("--import", dest="evidence", type=a_path, metavar="FILE", help=text)
-    add_json(parser, "print the manifest, or the measurement, as JSON")
+    parser.add_json("print the manifest, or the measurement, as JSON")
     group = parser.add_argument_group(
         "only start ranks, each in a container of its own, by this host's launcher"
     )
     text = "mpirun of the image's MPI family, or srun --mpi=pmix (may be repeated)"
-    add_list(group, "--launcher", text, choices=LAUNCHERS)
-    add_number(group, "--ranks", f"number of ranks (default: {_RANKS})")
+    parser.add_list("--launcher", text, choices=LAUNCHERS, to=group)
+    parser.add_number("--ranks", f"number of ranks (default: {_RANKS})", to=group)
     text = "number of nodes, at most one per rank; the check fails on any other number"
-    add_number(group, "--nodes", text)
+    parser.add_number("--nodes", text, to=group)
     text = (
         "run again with the host's MPI library in place of the image's: the one below "
         "DIR, or the one found on the host (auto)"
     )
-    add_text(group, "--bind-mpi", text, "DIR")
+    parser.add_text("--bind-mpi", text, "DIR", to=group)
     text = "pass this option to the launcher: --launcher-option=--partition=test"
-    add_list(group, "--launcher-option", text, "OPTION")
+    parser.add_list("--launcher-option", text, "OPTION", to=group)
     text = "time limit for the ranks (default: that of the image's check mpi)"
-    add_number(group, "--timeout", text, "SECONDS")
+    parser.add_number("--timeout", text, "SECONDS", to=group)
     bench = parser.add_argument_group("measuring")
     text = "run no checks; compare the speed of programs in each format with bare execution"
-    add_flag(bench, "--bench", text)
+    parser.add_flag("--bench", text, to=bench)
     text = f"number of rounds, each with all formats in turn (default: {REPEATS})"
-    add_number(bench, "--repeats", text)
-    add_path(bench, "--prometheus", "also write the measurement in Prometheus' text format")
+    parser.add_number("--repeats", text, to=bench)
+    parser.add_path(
+        "--prometheus", "also write the measurement in Prometheus' text format", to=bench
+    )
 
 
 def run(options: VerifyOptions) -> int:

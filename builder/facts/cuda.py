@@ -57,11 +57,6 @@ class CudaRelease:
         """
         return self.deleted.get(_EVERY_SYSTEM) or self.deleted.get(system, "")
 
-    @property
-    def major(self) -> str:
-        """`12` of 12.4."""
-        return self.version.partition(".")[0]
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SdkRelease:

@@ -1,16 +1,36 @@
-"""The rules for the machine, and the verdict by all rules."""
+"""The rules for the machine and for starting ranks, and the verdict by all rules.
+
+Ranks start in one container, in many, or with the host's MPI in each.
+"""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from builder import facts
 from builder.facts import NO_FACTS, Facts
+from builder.facts.mpi import PMIX_MEETS_ALL
+from builder.facts.software import APART
 from builder.host import gpus
-from builder.host.launchers import launched_by
-from builder.host.records import Host
+from builder.host.records import Host, HostMpi
 from builder.host.runtimes import started_by
-from builder.host.verdict import HostVerdict, RuleAnswer, RuleCase, named
+from builder.host.verdict import (
+    BIND,
+    HYBRID,
+    IN_CONTAINER,
+    LAUNCHERS,
+    NO,
+    HostVerdict,
+    RuleAnswer,
+    RuleCase,
+    all_of,
+    any_of,
+    named,
+    title_of,
+)
 from builder.model.architectures import ARCHITECTURES, EMULATED, cpu_features, level_of
 from builder.model.cells import GENERIC
-from builder.model.contract import HostContract
+from builder.model.contract import HostContract, NeededMpi
 from builder.model.versions import version_order
 
 _SHOWN = 8
@@ -132,3 +152,208 @@ def _kernel(case: RuleCase) -> RuleAnswer:
     if version_order(running)[:_KERNEL_PARTS] >= version_order(least):
         return case.yes("kernel-fits", glibc=glibc)
     return case.no("kernel-too-old", glibc=glibc)
+
+
+_ALONE = "start it with the image's own launcher in one container (in-container)"
+
+
+def launched_by(
+    case: RuleCase, names: tuple[str, ...], runtimes: tuple[RuleAnswer, ...]
+) -> tuple[RuleAnswer, ...]:
+    """Return the answer for each named way, or without names, for all ways.
+
+    `runtimes` are the answers for those that may start the image.
+    """
+    mpi = case.contract.mpi
+    if mpi is None:
+        if not names or names == (IN_CONTAINER,):
+            return (named(IN_CONTAINER, case.yes("no-mpi")),)
+        return tuple(named(name, case.no("no-mpi-to-launch")) for name in names)
+    ways = {IN_CONTAINER: _in_container, HYBRID: _hybrid, BIND: _bind}
+    answers = {name: ways[name](case, mpi) for name in names or LAUNCHERS}
+    return tuple(
+        named(name, answer if name == IN_CONTAINER else _reached(case, answer, runtimes))
+        for name, answer in answers.items()
+    )
+
+
+def _reached(case: RuleCase, answer: RuleAnswer, runtimes: tuple[RuleAnswer, ...]) -> RuleAnswer:
+    """Return the answer, or a worse one if the host's launcher cannot reach ranks in containers."""
+    apart = [each for each in runtimes if each.rule in APART]
+    others = [each for each in runtimes if each.rule not in APART]
+    reach = any_of(others)
+    if reach == any_of(runtimes) or all_of((reach, answer.answer)) == answer.answer:
+        return answer
+    names = ", ".join(each.rule for each in apart if each.answer != NO)
+    if reach == NO:
+        return case.no("ranks-apart", names=names)
+    other = ", ".join(each.rule for each in others if each.answer == reach)
+    return case.unknown("ranks-perhaps-apart", names=names, other=other)
+
+
+def _in_container(case: RuleCase, mpi: NeededMpi) -> RuleAnswer:
+    if mpi.route == "host":
+        return case.no("inside-none")
+    return case.yes("inside", launch=facts.MPI_FAMILIES[mpi.family].launch.format(ranks=4))
+
+
+def _hybrid(case: RuleCase, mpi: NeededMpi) -> RuleAnswer:
+    """Answer whether one of the host's launchers can start the ranks."""
+    if mpi.route == "host":
+        return case.no("hybrid-none")
+    answers = [*_by_mpirun(case, mpi), _by_srun(case, mpi)]
+    answer = any_of(answers)
+    deciding = [part for part in answers if part.answer == answer]
+    reason = "; ".join(part.reason for part in deciding)
+    if case.is_foreign and case.emulated and mpi.family == "openmpi":
+        # PMIx's shared memory does not work across architectures: ranks would wait for ever
+        reason += "; emulated ranks need PMIX_MCA_gds=hash in their environment"
+    fixes = [*dict.fromkeys(part.fix for part in deciding if part.fix)]
+    fixes += [_ALONE] if answer == NO else []
+    return replace(deciding[0], reason=reason, fix="; or ".join(fixes))
+
+
+def _by_mpirun(case: RuleCase, mpi: NeededMpi) -> list[RuleAnswer]:
+    if case.host.mpi is None:
+        return [case.unknown("host-mpi-unknown")]
+    if not case.host.mpi:
+        return [case.no("host-mpi-none")]
+    return [_mpirun(case, mpi, installed) for installed in case.host.mpi]
+
+
+def _mpirun(case: RuleCase, mpi: NeededMpi, host: HostMpi) -> RuleAnswer:
+    outside = title_of(host)
+    launcher = host.launcher or "its launcher"
+    if mpi.family != host.family:
+        return _by_other_family(case, mpi, host)
+    if not host.version:
+        return case.unknown("host-version-unknown", launcher=launcher, outside=outside)
+    if mpi.family != "openmpi":
+        return case.yes("both-speak-pmi", launcher=launcher, outside=outside)
+    return _open_mpi(case, mpi, host)
+
+
+def _by_other_family(case: RuleCase, mpi: NeededMpi, host: HostMpi) -> RuleAnswer:
+    outside = title_of(host)
+    family = facts.MPI_FAMILIES[host.family]
+    if family.slurm:
+        row = "starts-own-alone-bind" if mpi.abi == "mpich" else "starts-own-alone"
+        return case.no(row, way=family.slurm, outside=outside)
+    if mpi.abi == family.abi == "mpich":
+        return case.unknown("pmi-not-guaranteed", outside=outside)
+    if family.made_from == mpi.family:
+        return _open_mpi(case, mpi, host)
+    return case.no("family-differs", outside=outside)
+
+
+def _open_mpi(case: RuleCase, mpi: NeededMpi, host: HostMpi) -> RuleAnswer:
+    """Answer for Open MPI, or an MPI derived from it, which starts ranks of Open MPI by PMIx.
+
+    Open MPI's versions are not guaranteed to work together; those of PMIx are, from 2.1.1 on:
+    https://github.com/open-mpi/ompi/wiki/Container-Versioning
+    """
+    outside = title_of(host)
+    is_derived = host.family != mpi.family
+    if not is_derived and version_order(mpi.version)[:2] == version_order(host.version)[:2]:
+        return case.yes("one-series", outside=outside)
+    own, other = _pmix(case, mpi), _pmix(case, host)
+    series = ".".join(mpi.version.split(".")[:2])
+    if "" in (own, other):
+        pmix = {"own": own or "none", "other": other or "none"}
+        return case.no("pmix-on-one-side", series=series, **pmix, outside=outside)
+    if own is None or other is None:
+        return case.unknown("pmix-unknown", series=series, outside=outside)
+    meet = min(version_order(own), version_order(other)) >= version_order(PMIX_MEETS_ALL)
+    end = "meant to work together" if meet else "perhaps incompatible"
+    parts = {"own": own, "other": other, "end": end}
+    return case.unknown("pmix-not-guaranteed", series=series, **parts, outside=outside)
+
+
+def _pmix(case: RuleCase, mpi: NeededMpi | HostMpi) -> str | None:
+    """Return the PMIx version of an MPI: the known one, else that of its series.
+
+    It is empty if the MPI has no PMIx, None if the series is not known.
+    """
+    series = case.facts.mpi_series(mpi.family, mpi.version)
+    return mpi.pmix or (series.pmix if series else None)
+
+
+def _by_srun(case: RuleCase, mpi: NeededMpi) -> RuleAnswer:
+    kinds = case.host.slurm.pmi
+    if kinds is None:
+        return case.unknown("slurm-unknown")
+    if not kinds:
+        return case.no("slurm-none")
+    if mpi.family == "openmpi":
+        return _open_mpi_by_srun(case, mpi, kinds)
+    if any(kind.startswith("pmi") for kind in kinds):
+        return case.unknown("slurm-pmi-unknown")
+    return case.no("slurm-without-pmi2", kinds=", ".join(kinds))
+
+
+def _open_mpi_by_srun(case: RuleCase, mpi: NeededMpi, kinds: tuple[str, ...]) -> RuleAnswer:
+    """Answer for Slurm, which has a plug-in for each PMIx version: pmix_v4."""
+    own = _pmix(case, mpi)
+    served = [kind for kind in kinds if kind.startswith("pmix")]
+    if not served:
+        return case.no("slurm-without-pmix", kinds=", ".join(kinds))
+    if own == "":
+        return case.no("image-without-pmix", kinds=", ".join(kinds))
+    newest = max((version_order(kind)[0] for kind in served if version_order(kind)), default=0)
+    first = version_order(PMIX_MEETS_ALL)
+    if own and version_order(own) >= first and newest > first[0]:
+        return case.yes("slurm-pmix", newest=newest, own=own)
+    return case.unknown(
+        "slurm-pmix-unknown",
+        own=own or "of unknown version",
+        served=", ".join(served),
+        meets_all=PMIX_MEETS_ALL,
+    )
+
+
+def _bind(case: RuleCase, mpi: NeededMpi) -> RuleAnswer:
+    """Answer for binding: the host's library needs the name, ABI and C library of the image's."""
+    installed, title = case.host.mpi, facts.MPI_FAMILIES[mpi.family].title
+    if case.is_foreign:
+        return case.no("bind-foreign")
+    if installed is None:
+        return case.unknown("host-mpi-unknown")
+    if not mpi.library or not mpi.abi:
+        return case.unknown("bind-library-not-said")
+    alike = [host for host in installed if facts.MPI_FAMILIES[host.family].abi == mpi.abi]
+    if not alike:
+        titles = ", ".join(map(title_of, installed)) or "none"
+        return case.no("bind-none-alike", title=title, installed=titles)
+    answers = [_bound(case, mpi, host) for host in alike]
+    return next(answer for answer in answers if answer.answer == any_of(answers))
+
+
+def _bound(case: RuleCase, mpi: NeededMpi, host: HostMpi) -> RuleAnswer:
+    outside = title_of(host)
+    if host.libraries is None:
+        return case.unknown("bind-libraries-unknown", outside=outside)
+    if mpi.library not in host.libraries:
+        is_cray = host.family == "craympich"
+        row = "bind-other-name-of-cray" if is_cray else "bind-other-name"
+        return case.no(row, outside=outside, libraries=", ".join(host.libraries) or "none")
+    if mpi.family == "openmpi" and version_order(host.version) < version_order(mpi.version):
+        row = "bind-older" if host.version else "bind-version-unknown"
+        return case.unknown(row, outside=outside)
+    return _on_glibc(case, host)
+
+
+def _on_glibc(case: RuleCase, host: HostMpi) -> RuleAnswer:
+    """Answer for the C library: bound host libraries run on the image's."""
+    outside = title_of(host)
+    glibc, needed = case.contract.glibc, host.glibc or case.host.glibc
+    if not glibc:
+        return case.unknown("glibc-of-image-unknown")
+    if not needed:
+        return case.unknown("glibc-of-mpi-unknown")
+    if version_order(needed) <= version_order(glibc):
+        brought = ", ".join(facts.MPI_FAMILIES[host.family].brings)
+        also = f"; also bind {brought}" if brought else ""
+        return case.yes("bind-fits", outside=outside, also=also)
+    if not host.glibc:
+        return case.unknown("bind-glibc-unknown", outside=outside, needed=needed)
+    return case.no("bind-glibc-too-old", outside=outside, needed=needed)

@@ -11,10 +11,8 @@ from dataclasses import dataclass
 class Architecture:
     """One processor architecture under its several names.
 
-    `elf_machine` and `elf_data` are e_machine and EI_DATA of its programs. `triplet` names the
-    folder of its libraries on Debian (https://wiki.debian.org/Multiarch/Tuples). `binfmt_magic` and
-    `binfmt_mask` are what the kernel matches to hand them to QEMU, in the escapes of
-    /proc/sys/fs/binfmt_misc/register.
+    `elf_machine` is e_machine of its programs, which are little-endian. `triplet` names the folder
+    of its libraries on Debian (https://wiki.debian.org/Multiarch/Tuples).
     """
 
     name: str
@@ -23,17 +21,12 @@ class Architecture:
     oci: str
     qemu: str
     elf_machine: int
-    elf_data: int
     aliases: tuple[str, ...]
-    binfmt_magic: str
-    binfmt_mask: str
 
 
 # Names: Debian, https://wiki.debian.org/SupportedArchitectures; OCI (Go's GOARCH),
 # https://go.dev/doc/install/source#environment; ELF machines, the System V ABI's registry,
-# https://www.sco.com/developers/gabi/latest/ch4.eheader.html; magic and mask, QEMU's
-# scripts/qemu-binfmt-conf.sh.
-_MASK_LE = r"\xff\xff\xff\xff\xff\xff\xff\x00\xff\xff\xff\xff\xff\xff\xff\xff\xfe\xff\xff\xff"
+# https://www.sco.com/developers/gabi/latest/ch4.eheader.html.
 ARCHITECTURES: Mapping[str, Architecture] = {
     "x86_64": Architecture(
         name="x86_64",
@@ -42,10 +35,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
         oci="amd64",
         qemu="qemu-x86_64",
         elf_machine=62,
-        elf_data=1,
         aliases=("amd64",),
-        binfmt_magic=r"\x7fELF\x02\x01\x01\x00\x00\x00\x00\x00\x00\x00\x00\x00\x02\x00\x3e\x00",
-        binfmt_mask=r"\xff\xff\xff\xff\xff\xfe\xfe\x00\xff\xff\xff\xff\xff\xff\xff\xff\xfe\xff\xff\xff",
     ),
     "ppc64le": Architecture(
         name="ppc64le",
@@ -54,10 +44,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
         oci="ppc64le",
         qemu="qemu-ppc64le",
         elf_machine=21,
-        elf_data=1,
         aliases=("ppc64el", "powerpc64le"),
-        binfmt_magic=r"\x7fELF\x02\x01\x01\x00\x00\x00\x00\x00\x00\x00\x00\x00\x02\x00\x15\x00",
-        binfmt_mask=r"\xff\xff\xff\xff\xff\xff\xff\xfc\xff\xff\xff\xff\xff\xff\xff\xff\xfe\xff\xff\x00",
     ),
     "aarch64": Architecture(
         name="aarch64",
@@ -66,10 +53,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
         oci="arm64",
         qemu="qemu-aarch64",
         elf_machine=183,
-        elf_data=1,
         aliases=("arm64",),
-        binfmt_magic=r"\x7fELF\x02\x01\x01\x00\x00\x00\x00\x00\x00\x00\x00\x00\x02\x00\xb7\x00",
-        binfmt_mask=_MASK_LE,
     ),
 }
 

@@ -45,10 +45,9 @@ def _with_file(url: str) -> str:
     if url.startswith(DEBIAN_SOURCE):
         package, _, version = url.removeprefix(DEBIAN_SOURCE).partition("/")
         return f"{url}/{package}_{version}.orig.tar.xz"
-    if url.startswith(WHEEL_SOURCE):
-        return f"{url}/{url.removeprefix(WHEEL_SOURCE).replace('/', '-')}.whl"
-    if url.startswith(SDIST_SOURCE):
-        return f"{url}/{url.removeprefix(SDIST_SOURCE).replace('/', '-')}.tar.gz"
+    for kind, ending in ((WHEEL_SOURCE, "whl"), (SDIST_SOURCE, "tar.gz")):
+        if url.startswith(kind):
+            return f"{url}/{url.removeprefix(kind).replace('/', '-')}.{ending}"
     return url
 
 

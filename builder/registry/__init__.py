@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 
 from builder.model.errors import BadInput
-from builder.registry import blobs, referrers
+from builder.registry import blobs
 from builder.registry.credentials import Credentials, Login, RegistryState
 from builder.registry.failures import Denied, NotThere, RegistryFailed, Unreachable, WrongContent
 from builder.registry.manifests import INDEX, MANIFEST, Source
@@ -40,24 +40,17 @@ __all__ = [
 
 
 class Registry(Repository):
-    """A repository, with blobs of any size and the referrers of its manifests.
+    """A repository, with blobs of any size.
 
     Repositories returned by `sibling` share its connections and logins.
     """
 
     read_blob = blobs.read_blob
     write_blob = blobs.write_blob
-    attach_all = referrers.attach_all
-    detach = referrers.detach
-    referrers = referrers.referrers
 
     def sibling(self, repository: str) -> Registry:
         """Return another repository of the same registry."""
         return Registry(self.transport, repository)
-
-    def attach(self, content: bytes, media_type: str = MANIFEST) -> Descriptor:
-        """Write a manifest that has a `subject`, so that the subject's `referrers` include it."""
-        return self.attach_all([content], media_type)[0]
 
 
 def connect(

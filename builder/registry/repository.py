@@ -6,7 +6,10 @@ https://github.com/opencontainers/distribution-spec/blob/v1.1.0/spec.md
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+import dataclasses
+import json
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import urlencode
@@ -18,8 +21,21 @@ from builder.model.errors import BadInput
 from builder.model.exact_json import part
 from builder.registry.connections import BodyLimits
 from builder.registry.credentials import DELETE, PULL, PUSH, Scope
-from builder.registry.failures import NotThere, RegistryFailed, Transient, length_of
-from builder.registry.manifests import INDEX, LARGEST_MANIFEST, MANIFEST, Source
+from builder.registry.failures import (
+    NotThere,
+    RegistryFailed,
+    Transient,
+    WrongContent,
+    length_of,
+)
+from builder.registry.manifests import (
+    INDEX,
+    LARGEST_MANIFEST,
+    MANIFEST,
+    Source,
+    as_bytes,
+    descriptors,
+)
 from builder.registry.references import Descriptor, is_digest, is_tag
 from builder.registry.transport import Request, Transport
 from builder.system.web import next_page, printable
@@ -33,11 +49,12 @@ _ACCEPT = {"Accept": ", ".join((*INDEXES, *MANIFESTS))}
 # Debian 12 sends the first one for an entry that is only partly written.
 _WRITTEN_NOW = ("DIGEST_INVALID", "MANIFEST_BLOB_UNKNOWN", "BLOB_UNKNOWN")
 _MOST_PAGES = 1000
+_MOST_REFERRERS = 1000  # of one image; a longer list is refused
 _ACTIONS = {"GET": PULL, "HEAD": PULL, "DELETE": DELETE}
 
 
 class Repository(Source):
-    """A repository's manifests, tags and small blobs. All threads may share an instance.
+    """A repository's manifests, referrers, tags and small blobs. All threads may share an instance.
 
     Every method may raise `Unreachable`, `Denied` or `RegistryFailed` (builder.registry.failures);
     methods that read may also raise `NotThere` and `WrongContent`.
@@ -223,6 +240,130 @@ class Repository(Source):
             size = f"{length} bytes" if length > limit else f"more than {limit} bytes"
             raise self.wrong(resource, f"it has {size}; the limit is {limit}")
         return content
+
+    # Referrers: manifests with a `subject`, such as the proof, SIF and tarball of an image. If a
+    # registry has no list of them, or does not confirm that it noted a subject, clients maintain an
+    # index under the tag `sha256-...` in its place. An update is a read and a write: clients on
+    # this machine take a lock, and each checks whether a client on another machine overwrote its
+    # entry. https://github.com/opencontainers/distribution-spec/blob/v1.1.0/spec.md#listing-referrers
+
+    def referrers(self, digest: str, artifact_type: str = "") -> tuple[Descriptor, ...]:
+        """Return the referrers of a manifest, of all artifact types or of one.
+
+        They come from the registry's list, or from the tag `sha256-...` if it has no list. A caller
+        that needs proof must read each manifest and check that its `subject` is the digest.
+        """
+        transport = self.transport
+        listed = self._listed(digest) if transport.state.lists_referrers else None
+        if not listed:  # some registries without lists return an empty one
+            entries = self._entries(digest, self._fallback(digest) or {})
+            if entries and listed is None:  # the repository exists, so the registry has no lists
+                transport.state.lists_referrers = False
+            listed = entries
+        return tuple(item for item in listed if artifact_type in {"", item.artifact_type})
+
+    def _listed(self, digest: str) -> list[Descriptor] | None:
+        """Return the registry's own list; None if its response is not an index.
+
+        GHCR redirects to a page of GitHub, which answers 404 or 429
+        (https://github.com/artifacthub/hub/issues/4785); others answer 200 with a web page
+        (https://github.com/google/go-containerregistry/pull/1968).
+        """
+        path = f"/v2/{self.repository}/referrers/{digest}"
+        listed: list[Descriptor] = []
+        try:
+            for page in self.pages(path, f"referrers/{digest}", media_type=INDEX):
+                listed += self._entries(digest, page)
+                if len(listed) > _MOST_REFERRERS:
+                    problem = f"more than {_MOST_REFERRERS} referrers of {digest}"
+                    raise WrongContent(f"{self.name}: {problem}")
+        except NotThere:
+            if listed:  # an incomplete list does not mean that the registry has none
+                raise
+            return None
+        return listed
+
+    def attach(self, content: bytes, media_type: str = MANIFEST) -> Descriptor:
+        """Write a manifest that has a `subject`, so that the subject's `referrers` include it."""
+        return self.attach_all([content], media_type)[0]
+
+    def attach_all(self, contents: Sequence[bytes], media_type: str = MANIFEST) -> list[Descriptor]:
+        """Write several manifests that have a `subject`; return their descriptors, in order."""
+        written: list[Descriptor] = []
+        unlisted: dict[str, list[Descriptor]] = {}
+        for content in contents:
+            parsed = json.loads(content)
+            subject = Descriptor.read(parsed.get("subject"), "the attached manifest").digest
+            descriptor, noted = self.put_manifest(content, media_type)
+            kind = parsed.get("artifactType") or parsed.get("config", {}).get("mediaType", "")
+            notes = parsed.get("annotations") or {}
+            written.append(dataclasses.replace(descriptor, artifact_type=kind, annotations=notes))
+            if not noted:  # the specification requires the tag's index then, even beside a list
+                unlisted.setdefault(subject, []).append(written[-1])
+        for subject, entries in unlisted.items():
+            with self._list_lock(subject):
+                self._add(subject, entries)
+        return written
+
+    def detach(self, digest: str, digests: Collection[str]) -> None:
+        """Remove referrers of a manifest, if the registry allows that.
+
+        The fallback tag's index is changed first, so that all its entries always exist.
+        """
+        with self._list_lock(digest), contextlib.suppress(RegistryFailed, Transient):
+            index = self._fallback(digest)
+            listed = part(index, "manifests") or []
+            remaining = [entry for entry in listed if part(entry, "digest") not in digests]
+            if index is not None and len(remaining) < len(listed):
+                content = as_bytes({**index, "manifests": remaining})
+                self.write_manifest(content, INDEX, fallback_tag(digest))
+        for manifest in digests:
+            with contextlib.suppress(RegistryFailed, Transient):
+                path = f"manifests/{manifest}"
+                self.request_once("DELETE", path, good=(202, 200, 204)).close()
+
+    def _list_lock(self, digest: str) -> AbstractContextManager[None]:
+        return self.transport.write_lock(f"the referrers of {self.name}@{digest}")
+
+    def _add(self, subject: str, entries: Sequence[Descriptor]) -> None:
+        """Add referrers to the fallback tag's index; repeat if another client overwrites it."""
+        retries, digests = self.transport.retries(), {entry.digest for entry in entries}
+        while True:
+            index = self._fallback(subject)
+            if index is None:
+                where = f"{self.name}:{fallback_tag(subject)}"
+                raise RegistryFailed(f"{where}: the list of referrers is not an index")
+            listed = {entry.digest for entry in self._entries(subject, index)}
+            if digests <= listed:
+                return
+            new = {entry.digest: entry.as_json() for entry in entries if entry.digest not in listed}
+            index["manifests"] = [*(part(index, "manifests") or []), *new.values()]
+            self.write_manifest(as_bytes(index), INDEX, fallback_tag(subject))
+            now = self._fallback(subject) or {}
+            if digests <= {entry.digest for entry in self._entries(subject, now)}:
+                return
+            lost = f"{self.name}: another client overwrote the list of referrers of {subject}"
+            retries.wait(Transient(RegistryFailed(lost, hint="run the same command again")))
+
+    def _fallback(self, digest: str) -> dict[str, object] | None:
+        """Return the fallback tag's index, an empty one without it; None if it is not an index.
+
+        GitLab's registry interprets such a tag as the digest, and returns the subject itself
+        (https://github.com/oras-project/oras-go/issues/1396).
+        """
+        try:
+            descriptor, index = self.document(fallback_tag(digest))
+        except NotThere:
+            return {"schemaVersion": 2, "mediaType": INDEX, "manifests": []}
+        return index if descriptor.media_type == INDEX and descriptor.digest != digest else None
+
+    def _entries(self, digest: str, page: dict[str, object]) -> list[Descriptor]:
+        return descriptors(page, "manifests", f"{self.name}: referrers of {digest}")
+
+
+def fallback_tag(digest: str) -> str:
+    """Return the tag that replaces a registry's list of referrers: `sha256-...`."""
+    return digest.replace(":", "-", 1)
 
 
 def _type_of(headers: Mapping[str, str]) -> str:

@@ -12,14 +12,17 @@ import stat
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from builder.model.digests import digest_of
 from builder.model.errors import BadInput, BuildImagesError
 from builder.model.manifest import Manifest
+from builder.model.records import read
 
 if TYPE_CHECKING:
     from builder.system.process import Processes
+
+T = TypeVar("T")
 
 
 def write_whole(file: Path, text: str) -> None:
@@ -250,6 +253,14 @@ def table_beside(module: str, name: str) -> Any:
 
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     return yaml.load(Path(module).with_name(name).read_text("utf-8"), Loader=loader)  # noqa: S506
+
+
+def json_record(kind: type[T], path: Path) -> T | None:
+    """Return the record in a file; None if there is none, or one of another version."""
+    try:
+        return read(kind, read_json(path))
+    except ValueError:
+        return None
 
 
 def read_json(path: Path) -> dict[str, object]:

@@ -179,7 +179,7 @@ def _of_node(
     ) as image:
         checks = tuple(check for check in image.target.checks if check.name in named)
         target = dataclasses.replace(image.target, checks=checks, mpi=NONE)
-    done = _replayed(run, kit, evidence, file, target=target)
+    done = _replayed(run, kit, evidence, file, target)
     outcomes = tuple(done.outcomes)
     run.progress.say("the kit has no image: this proves the node, and nothing was recorded")
     name = evidence.run_name
@@ -279,7 +279,7 @@ def _check_newer(file: Path, evidence: KitEvidence, recorded: Path) -> None:
 
 
 def _replayed(
-    run: Run, kit: Kit, evidence: KitEvidence, file: Path, *, target: ProofTarget
+    run: Run, kit: Kit, evidence: KitEvidence, file: Path, target: ProofTarget
 ) -> RunEvidence:
     """Judge the output of the commands, with the code that judges those of this machine."""
     by_program = {kind.program: kind for kind in RUNNERS.values()}

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 from builder.build.packing import file_digest
 from builder.build.run import Run, now
@@ -42,13 +42,9 @@ from builder.verify.targets import (
 )
 
 Record = TypeVar("Record", bound=ProvenImage)
-
-
-class StartRun(Protocol):
-    """Runs an image's checks; raises `MissingPrerequisite` if this machine cannot."""
-
-    def __call__(self, *, target: ProofTarget) -> RunEvidence:
-        """Return the evidence, without the outcomes that all runs share."""
+# Runs an image's checks; raises `MissingPrerequisite` if this machine cannot. The evidence is
+# without the outcomes that all runs share.
+StartRun = Callable[[ProofTarget], RunEvidence]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -104,7 +100,7 @@ def prove(
     done: dict[str, RunEvidence] = {}
     for name, start in runs.items():
         try:
-            evidence = start(target=target)
+            evidence = start(target)
         except MissingPrerequisite as error:
             untried[name] = str(error.args[0])
             continue
@@ -172,7 +168,7 @@ def _proven(artifact: Artifact, tree: FormatTree | None) -> Artifact:
     return dataclasses.replace(artifact, digest=digest, tree_digest=tree.digest)
 
 
-def _run(run: Run, *, target: ProofTarget, kind: Kind, artifact: Path, work: Path) -> RunEvidence:
+def _run(run: Run, target: ProofTarget, *, kind: Kind, artifact: Path, work: Path) -> RunEvidence:
     """Run an image's checks with one runner.
 
     Raises `MissingPrerequisite` if this machine cannot.

@@ -13,8 +13,8 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import TypedDict
 
 from builder.artifacts.oci import Layout, read_layout
 from builder.build.engines import Buildah, Tools
@@ -223,7 +223,8 @@ def run_program(
         gpu=not no_gpu,
         binds=request.binds,
     )
-    return ProgramRun(
+    described = partial(
+        ProgramRun,
         image=manifest.image,
         arch=manifest.cell.arch,
         content_key=manifest.content_key,
@@ -234,20 +235,8 @@ def run_program(
         host=host,
         emulator=emulator,
         no_gpu=no_gpu,
-        **_run_in_copy(container, kind, manifest, request, say),
     )
-
-
-class _Measured(TypedDict):
-    """The fields of a `ProgramRun` that are measured."""
-
-    started: str
-    finished: str
-    status: int
-    start_s: float
-    cpu_seconds: float
-    runtime_cpu_seconds: float
-    use: Use
+    return _run_in_copy(container, kind, manifest, request, described, say)
 
 
 def _run_in_copy(
@@ -255,9 +244,13 @@ def _run_in_copy(
     kind: Kind,
     manifest: Manifest,
     request: ProgramRequest,
+    described: Callable[..., ProgramRun],
     say: Callable[[str], object],
-) -> _Measured:
-    """Run a program in a copy of the container's artifact, which its user can read."""
+) -> ProgramRun:
+    """Run a program in a copy of the container's artifact, which its user can read.
+
+    `described` returns the record of the run, and gets what was measured.
+    """
     measured, folder = None, container.work
     try:
         with work_folder(container.tools) as work:
@@ -267,7 +260,7 @@ def _run_in_copy(
             binds = {**container.binds, NOTES_AT: notes.folder}
             container = replace(container, artifact=artifact.path, work=work, binds=binds)
             with kind.open(container) as opened:
-                measured = _measured(opened, container.tools, kind, request, notes)
+                measured = _measured(opened, container.tools, kind, request, notes, described)
     except OSError as error:  # after its end: what it left cannot be removed
         if measured is None:
             raise
@@ -310,8 +303,13 @@ def _no_gpu(manifest: Manifest, kind: Kind, tools: Tools, host: HostFacts) -> st
 
 
 def _measured(
-    opened: Runner, tools: Tools, kind: Kind, request: ProgramRequest, notes: ProgramNotes
-) -> _Measured:
+    opened: Runner,
+    tools: Tools,
+    kind: Kind,
+    request: ProgramRequest,
+    notes: ProgramNotes,
+    described: Callable[..., ProgramRun],
+) -> ProgramRun:
     if isinstance(opened, CopiesDriver):
         opened.copy_driver()
     prefixed = _prefixed(opened)
@@ -341,7 +339,7 @@ def _measured(
     start_s, seconds = notes.at("started") - began, notes.at("status", over) - notes.at("started")
     cpu_s = notes.cpu_s
     all_s = sum(after[2:4]) - sum(before[2:4])  # of children that ended
-    return _Measured(
+    return described(
         started=started,
         finished=now(),
         status=notes.status(ended),

@@ -8,7 +8,7 @@ import pytest
 
 from builder.artifacts import flatten, layers, sif, tars
 from builder.artifacts import manifests as image_manifests
-from builder.artifacts.sbom import packages, rpm
+from builder.artifacts.sbom import packages
 from builder.compile import lint
 from builder.compile.lint import linters
 from builder.distribute.pull import folders, images, members, proof, receipts, remote_image
@@ -23,7 +23,6 @@ from builder.registry import (
     failures,
     manifests,
     references,
-    referrers,
     repository,
     transport,
 )
@@ -180,7 +179,7 @@ def test_what_is_read_of_registries_and_how_long_it_is_waited_for() -> None:
     assert (connections._POLL_S, connections._RATED_S, connections._REPORT_S) == (0.2, 60, 5)
     assert (connections._MOST_IDLE, transport.TIMEOUT_S, transport._REDIRECTS) == (16, (10, 60), 5)
     assert (transport._SMALL, transport._LARGEST_TOKEN) == (64 * KIB, MIB)
-    assert (repository._MOST_PAGES, referrers.MOST) == (1000, 1000)
+    assert (repository._MOST_PAGES, repository._MOST_REFERRERS) == (1000, 1000)
     assert references.LARGEST == MIB * GIB
     assert (blobs._READ, blobs._PART, blobs._PIECE) == (64 * KIB, 32 * MIB, MIB)
     assert (failures._LONGEST_ERROR, failures._LONGEST_CODE) == (64 * KIB, 80)
@@ -208,8 +207,8 @@ def test_how_files_are_packed_and_read() -> None:
     assert (layers._DAY_S, image_manifests._LATEST_EPOCH) == (24 * 60 * 60, 1 << 32)
     assert (flatten._LARGEST, flatten._CHUNK) == (MIB, 64 * KIB)
     assert (sif._MOST, sif._LARGEST) == (10_000, 4 * MIB)
-    assert (rpm._MOST_ENTRIES, rpm._LEAST_ITEM) == (64 * KIB, 17)
-    assert (rpm._LEAST_PAGE, rpm._LARGEST_PAGE) == (512, 64 * KIB)
+    assert (packages._MOST_ENTRIES, packages._LEAST_ITEM) == (64 * KIB, 17)
+    assert (packages._LEAST_PAGE, packages._LARGEST_PAGE) == (512, 64 * KIB)
     assert (packages._MOST, packages._LONGEST, packages._SHORT) == (40, 200, 60)
     assert (
         *("security.selinux", "trusted.overlay.", "user.overlay.", "user.fuseoverlayfs."),

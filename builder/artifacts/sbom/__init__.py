@@ -17,9 +17,9 @@ from builder.artifacts.sbom.packages import (
     debian_packages,
     purl,
     python_packages,
+    rpm_packages,
     text_of,
 )
-from builder.artifacts.sbom.rpm import rpm_packages
 from builder.model import LockedSource
 from builder.model.inputs import LOCAL_SOURCE, LOOKED_UP, public_url
 

@@ -14,7 +14,7 @@ GROUP = "architectures"
 # QEMU 7.2 hangs in Open MPI's configure, in a test of a 128-bit compare-and-swap.
 OLDEST_QEMU = 8
 OWN_HANDLER = "build-images-"
-_PREFIX = bytes((0x7F, *b"ELF", 2))  # EI_CLASS: 64 bits
+_PREFIX = bytes((0x7F, *b"ELF", 2, 1))  # EI_CLASS: 64 bits; EI_DATA: little-endian
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,7 +29,7 @@ class Handler:
 
     def serves(self, arch: Architecture) -> bool:
         """Return whether the handler runs programs of an architecture, by the ELF header."""
-        return self.magic.startswith(_PREFIX + bytes((arch.elf_data,))) and (
+        return self.magic.startswith(_PREFIX) and (
             int.from_bytes(self.magic[18:20], "little") == arch.elf_machine
         )
 

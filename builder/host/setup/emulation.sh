@@ -4,7 +4,7 @@
 
 readonly BINFMT=/proc/sys/fs/binfmt_misc
 readonly BINFMT_KEPT=/etc/binfmt.d/build-images.conf
-# The same as in builder/model/architectures.py (from QEMU's scripts/qemu-binfmt-conf.sh).
+# What the kernel matches to hand programs to QEMU: from QEMU's scripts/qemu-binfmt-conf.sh.
 readonly MAGIC='\x7fELF\x02\x01\x01\x00\x00\x00\x00\x00\x00\x00\x00\x00\x02\x00\x15\x00'
 readonly MASK='\xff\xff\xff\xff\xff\xff\xff\xfc\xff\xff\xff\xff\xff\xff\xff\xff\xfe\xff\xff\x00'
 readonly MAGIC_AARCH64='\x7fELF\x02\x01\x01\x00\x00\x00\x00\x00\x00\x00\x00\x00\x02\x00\xb7\x00'

@@ -44,7 +44,7 @@ from sigstore_models.trustroot.v1 import TrustedRoot as TrustedRootModel
 
 from builder.model.exact_json import part
 from builder.trust.proof.attachments import Unusable
-from builder.trust.proof.statements import Envelope
+from builder.trust.proof.statements import IN_TOTO, Envelope
 
 MAX_CERTIFICATE = 16 << 10  # bytes; Fulcio's have 1 kB
 _MAX_ENTRIES = 8  # log entries, or certificates, of a bundle
@@ -116,7 +116,7 @@ class CertifiedBundle:
         for entry in entries:
             bundle = self._with_entry(entry, stamps=bool(stamps))
             signed = kind(trusted_root=trusted).verify_dsse(bundle, policy)
-            if signed != (envelope.payload_type, envelope.payload):
+            if signed != (IN_TOTO, envelope.payload):
                 raise Unusable("the bundle is ambiguous")
         return max(times)
 

@@ -35,23 +35,22 @@ _IN_TOTO_TIME = "%Y-%m-%dT%H:%M:%SZ"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Envelope:
-    """A signed payload: `payload_type` is a media type; each signature is over `signed`."""
+    """A signed payload, an in-toto statement; each signature is over `signed`."""
 
     payload: bytes
     signatures: tuple[bytes, ...]
-    payload_type: str = IN_TOTO
 
     @property
     def signed(self) -> bytes:
         """The bytes that were signed: DSSE's pre-authentication encoding."""
-        kind = self.payload_type.encode()
+        kind = IN_TOTO.encode()
         return b"DSSEv1 %d %s %d %s" % (len(kind), kind, len(self.payload), self.payload)
 
     @property
     def as_json(self) -> dict[str, object]:
         return {
             "payload": base64.b64encode(self.payload).decode(),
-            "payloadType": self.payload_type,
+            "payloadType": IN_TOTO,
             "signatures": [{"sig": base64.b64encode(one).decode()} for one in self.signatures],
         }
 

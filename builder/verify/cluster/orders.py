@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
+from typing import TypeVar
 
 from builder.build.inputs import program_digest
 from builder.model.errors import (
@@ -18,7 +19,9 @@ from builder.model.errors import (
     TemporaryFailure,
     UnfitMachine,
 )
+from builder.model.records import read, write
 
+T = TypeVar("T", bound="_Document")
 INTERRUPTED = "interrupted"  # the message of a failure: the worker is to end
 # Causes of failures
 TASK, MACHINE, STORE = "task", "machine", "store"
@@ -26,7 +29,21 @@ POOL = "BUILD_IMAGES_POOL"  # names the pool of a worker in its environment
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Order:
+class _Document:
+    """A record that travels as JSON."""
+
+    def text(self) -> str:
+        """Return the record as JSON."""
+        return json.dumps(write(self))
+
+    @classmethod
+    def read(cls: type[T], text: str) -> T:
+        """Return the record in JSON."""
+        return read(cls, json.loads(text))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Order(_Document):
     """One task of a run, for a worker: `kind` is base, stage, image or verify.
 
     `project` and `packed` are digests of entries of the site's store: the project's files, and the
@@ -49,16 +66,6 @@ class Order:
     native_tools: bool
     offline: bool
     max_index_age: int | None
-
-    def text(self) -> str:
-        """Return the order as JSON."""
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def read(cls, text: str) -> Order:
-        """Return the order of a JSON text."""
-        values = json.loads(text)
-        return cls(**{**values, "formats": tuple(values["formats"])})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -103,7 +110,7 @@ class Failure:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class OrderResult:
+class OrderResult(_Document):
     """The result of an order: entries that were added to the site's store, by tag; or a failure.
 
     `entry` is the digest of the image's entry, after the kinds image and verify; `digest` is that
@@ -117,20 +124,6 @@ class OrderResult:
     failure: Failure | None = None
     log: str = ""
     seconds: float = 0.0
-
-    def text(self) -> str:
-        """Return the result as JSON."""
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def read(cls, text: str) -> OrderResult:
-        """Return the result of a JSON text."""
-        values = json.loads(text)
-        failure = values.pop("failure")
-        if failure:
-            lines = {name: tuple(failure[name]) for name in ("tail", "first_error")}
-            failure = Failure(**failure | lines)
-        return cls(failure=failure, **values)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

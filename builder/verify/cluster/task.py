@@ -39,9 +39,9 @@ from builder.model.errors import (
     StepFailed,
     UnfitMachine,
 )
-from builder.model.records import read, write
+from builder.model.records import write
 from builder.system.descendants import text_of
-from builder.system.files import write_whole
+from builder.system.files import json_record, write_whole
 from builder.system.home import Home
 from builder.system.process import Processes
 from builder.system.terminal import Progress, interruptions
@@ -206,10 +206,9 @@ def carry_out(
 
 def _known(file: Path, order: Order, home: Home) -> ExaminedMachine:
     """Return the machine as an earlier order of its worker found it, else examine it."""
-    with contextlib.suppress(OSError, ValueError):
-        known = read(ExaminedMachine, json.loads(file.read_text()))
-        if known.engine == order.engine:
-            return known
+    known = json_record(ExaminedMachine, file)
+    if known and known.engine == order.engine:
+        return known
     tools = Tools(processes=Processes(), home=home)
     return ExaminedMachine(engine=order.engine, diagnosis=examined(tools))
 

@@ -39,7 +39,7 @@ from builder.verify.measure.programs import (
 from builder.verify.measure.sampling import Gpus, Sampler, busy_share, gpu_look
 from builder.verify.proof import emulator_of
 from builder.verify.runners import DEFAULTS, RUNNERS
-from builder.verify.runners.protocol import Container, Kind, Runner
+from builder.verify.runners.protocol import Container, Runner
 from builder.verify.runners.sites import BARE_FORMAT, bare_kind
 
 _TIMEOUT_S = float(MEASURED_S)
@@ -129,15 +129,9 @@ def _places(
             data=data,
         )
         version = run.versions.get(kind.program) or tools.version(kind.program)
-        place = PlaceFacts(name=_name(kind), runner=kind.program, version=version)
+        name = BARE if kind.name == BARE else kind.run_name
+        place = PlaceFacts(name=name, runner=kind.program, version=version)
         yield place, stack.enter_context(kind.open(container))
-
-
-def _name(kind: Kind) -> str:
-    """Return the name in evidence: the format, with the runner unless it is the usual one."""
-    if kind.name == BARE:
-        return BARE
-    return kind.format if kind.name == DEFAULTS[kind.format] else f"{kind.format}-{kind.name}"
 
 
 def record(run: Run, image: OpenImage, folder: Path, measured: Measured) -> Manifest:
@@ -357,11 +351,9 @@ def _compared(program: str, ended: str, bare: Sequence[Row], own: Sequence[Row])
     """Compare the figures of a program; `ended` is how it ended badly in the container."""
     data = dict[str, object]()
     texts = dict[str, list[str]]()
-    is_few = False
     for row, other in zip(own, bare, strict=True):
         if row.ratio and row.values and other.values:
             ratio = row.ratio
-            is_few = ratio.count < _FEWEST_ROUNDS
             spread = f"{ratio.median:.3f} of bare ({ratio.lowest:.3f} to {ratio.highest:.3f})"
             text = f"{row.quantity.title}: {row.text}, {spread}"
             texts.setdefault(_decision(ratio), []).append(text)
@@ -375,6 +367,7 @@ def _compared(program: str, ended: str, bare: Sequence[Row], own: Sequence[Row])
         outcome, reason = SKIPPED, "not compared: in no round it ran both bare and in the container"
     else:
         outcome = next(each for each in (FAILED, SKIPPED, PASSED) if each in texts)
+        is_few = any(row.ratio and row.ratio.count < _FEWEST_ROUNDS for row in own)
         meaning = _TOO_FEW if is_few else _MEANINGS[outcome]
         reason = f"{meaning}: {'; '.join(texts[outcome])}"
     check = f"{program}-against-bare"

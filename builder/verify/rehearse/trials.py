@@ -16,8 +16,8 @@ from pathlib import Path
 from builder.artifacts.manifests import read_manifest
 from builder.model import PlannedImage
 from builder.model.errors import counted
-from builder.model.records import plain, read, write
-from builder.system.files import write_texts
+from builder.model.records import plain, write
+from builder.system.files import json_record, write_texts
 from builder.system.home import Home
 
 # In the order in which results are shown.
@@ -126,11 +126,8 @@ def write_record(folder: Path, cell: CellTrials, date: str) -> None:
 
 def read_record(folder: Path, content_key: str) -> RehearsalRecord | None:
     """Read the record of an image as it is now, if it was rehearsed."""
-    try:
-        record = read(RehearsalRecord, json.loads((folder / f"{content_key}.json").read_text()))
-    except (OSError, ValueError):
-        return None
-    return record if record.content_key == content_key else None
+    record = json_record(RehearsalRecord, folder / f"{content_key}.json")
+    return record if record and record.content_key == content_key else None
 
 
 def seen_of(out: Path, home: Home, image: PlannedImage) -> str:

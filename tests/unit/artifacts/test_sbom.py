@@ -26,10 +26,10 @@ from builder.artifacts.sbom.packages import (
     _BY_NAME,
     CHECKSUM,
     CHECKSUM_OF,
+    berkeley_values,
     licence,
     of_copyright,
 )
-from builder.artifacts.sbom.rpm import berkeley_values
 from builder.model import LockedSource
 from builder.model.exact_json import part
 

@@ -25,7 +25,7 @@ from builder.compile.spec import COMPILER
 from builder.model import Selection
 from builder.plan.keys import declared_stages
 from builder.sources.site_store import SiteStore
-from builder.sources.site_store.folder import FolderStore
+from builder.sources.site_store.places import FolderStore
 from builder.system import files
 from builder.system.home import Home
 from builder.system.locks import together

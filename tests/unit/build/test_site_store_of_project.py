@@ -24,7 +24,7 @@ from builder.build.site_store import place_of, site_store
 from builder.build.stages import RunStages
 from builder.model.errors import BadInput, MissingPrerequisite
 from builder.sources.site_store import SiteStore
-from builder.sources.site_store.folder import FolderStore
+from builder.sources.site_store.places import FolderStore
 from builder.system.home import Home
 from builder.system.locks import locked
 from builder.system.process import Processes

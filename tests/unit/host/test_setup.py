@@ -163,14 +163,21 @@ def test_setup_and_builder_agree_on_the_home(monkeypatch: pytest.MonkeyPatch) ->
             assert shown.stdout.strip() == str(Home.of_environment().tools)
 
 
-def test_setup_and_builder_agree_on_the_binfmt_magic() -> None:
-    ppc64le = ARCHITECTURES["ppc64le"]
-    script = (PARTS / "emulation.sh").read_text()
-    assert f"MAGIC='{ppc64le.binfmt_magic}'" in script
-    assert f"MASK='{ppc64le.binfmt_mask}'" in script
-    aarch64 = ARCHITECTURES["aarch64"]
-    assert f"MAGIC_AARCH64='{aarch64.binfmt_magic}'" in script
-    assert f"MASK_AARCH64='{aarch64.binfmt_mask}'" in script
+def constant(name: str) -> str:
+    """A constant of the set-up of emulation."""
+    text = (PARTS / "emulation.sh").read_text()
+    return text.partition(f"readonly {name}='")[2].partition("'")[0]
+
+
+@pytest.mark.parametrize(("arch", "suffix"), [("ppc64le", ""), ("aarch64", "_AARCH64")])
+def test_setup_and_builder_agree_on_the_binfmt_magic(arch: str, suffix: str) -> None:
+    """A 64-bit little-endian program of the architecture; the mask leaves its machine as it is."""
+    magic, mask = (constant(f"{name}{suffix}").split(r"\x")[1:] for name in ("MAGIC", "MASK"))
+    machine = f"{ARCHITECTURES[arch].elf_machine:02x}"
+    ident = ["7fELF", "02", "01", "01", *["00"] * 9]
+    assert magic == [*ident, "02", "00", machine, "00"]
+    assert len(mask) == 20  # up to e_machine
+    assert mask[18] == "ff"
 
 
 @pytest.mark.parametrize(
@@ -441,8 +448,7 @@ def test_handlers_last_by_a_file_that_systemd_reads(tmp_path: Path) -> None:
     (tmp_path / "build-images-ppc64le").write_text(f"enabled\ninterpreter {qemu}\nflags: POCF\n")
     assert shell(prepare + "lasts").returncode == 1
     assert shell(prepare + "keep_both && lasts").returncode == 0
-    ppc64le = ARCHITECTURES["ppc64le"]
-    line = f":build-images-ppc64le:M::{ppc64le.binfmt_magic}:{ppc64le.binfmt_mask}:{qemu}:OCPF"
+    line = f":build-images-ppc64le:M::{constant('MAGIC')}:{constant('MASK')}:{qemu}:OCPF"
     assert line in kept.read_text().splitlines()
 
 

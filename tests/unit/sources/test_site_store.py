@@ -18,8 +18,7 @@ from builder.model.errors import BuildImagesError, Interrupted
 from builder.registry import MANIFEST, Denied, Descriptor
 from builder.sources.site_store import SiteStore, unused_entries
 from builder.sources.site_store.entries import StorePlace
-from builder.sources.site_store.folder import FolderStore
-from builder.sources.site_store.repository import repository_store
+from builder.sources.site_store.places import FolderStore, repository_store
 from builder.system.process import Processes
 
 REPOSITORY = "site/build-cache"
@@ -238,7 +237,7 @@ def test_a_file_that_could_not_be_written_leaves_no_part(
 ) -> None:
     (tmp_path / "store").mkdir()
     place, said = FolderStore(tmp_path / "store"), list[str]()
-    monkeypatch.setattr("builder.sources.site_store.folder.fsync", failing(OSError(28, "full")))
+    monkeypatch.setattr("builder.sources.site_store.places.fsync", failing(OSError(28, "full")))
     SiteStore(place, tmp_path / "scratch", said.append).put("stage-1", entry, "stage one")
     assert len(said) == 1
     assert [path for path in (tmp_path / "store").rglob("*") if path.is_file()] == []

@@ -38,6 +38,7 @@ from builder.trust.proof.attachments import (
 )
 from builder.trust.proof.attestations import bundle as attached
 from builder.trust.proof.certificates import CertifiedBundle
+from builder.trust.proof.statements import IN_TOTO as PAYLOAD_TYPE
 from builder.trust.proof.statements import Envelope, envelope_of
 from builder.trust.proof.verification import TrustedIdentity, read_trusted_root, verified
 
@@ -82,7 +83,7 @@ def outcome(name: str, monkeypatch: pytest.MonkeyPatch) -> tuple[str, str, dt.da
 
     def of_a_file(verifier: Verifier, *words: Any) -> tuple[str, bytes]:
         verifier.verify_artifact(artifact, *words)
-        return envelope.payload_type, artifact
+        return PAYLOAD_TYPE, artifact
 
     monkeypatch.setattr(Verifier, "verify_dsse", of_a_file)
     certified = CertifiedBundle(bundle)

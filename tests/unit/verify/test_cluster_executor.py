@@ -35,7 +35,7 @@ from builder.model.errors import MissingPrerequisite, StepFailed, TemporaryFailu
 from builder.registry import Denied, RegistryFailed
 from builder.registry.failures import Transient
 from builder.sources.site_store import SiteStore
-from builder.sources.site_store.folder import FolderStore
+from builder.sources.site_store.places import FolderStore
 from builder.system.home import Home
 from builder.system.host_facts import host_facts
 from builder.system.process import Processes

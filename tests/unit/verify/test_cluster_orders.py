@@ -26,7 +26,7 @@ from builder.model.errors import (
     UnfitMachine,
 )
 from builder.sources.site_store import SiteStore
-from builder.sources.site_store.folder import FolderStore
+from builder.sources.site_store.places import FolderStore
 from builder.system.process import Processes
 from builder.system.terminal import Progress
 from builder.verify.cluster import task

@@ -31,7 +31,7 @@ from builder.host.records import Host, HostGpu, HostGpus
 from builder.model import PlannedImage, Selection
 from builder.model.errors import Interrupted, MissingPrerequisite, StepFailed
 from builder.sources.site_store import SiteStore
-from builder.sources.site_store.folder import FolderStore
+from builder.sources.site_store.places import FolderStore
 from builder.system.terminal import Progress
 from builder.verify import shared_images
 from builder.verify.cluster import task
