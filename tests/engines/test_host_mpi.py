@@ -16,6 +16,7 @@ from harness import (
     LONG,
     PROJECT,
     build_images,
+    copy_of,
     folder_of_the_user,
     need,
     passed,
@@ -32,6 +33,7 @@ _LONG = pytest.mark.long(reason="downloads 70 to 130 MB of Intel MPI, and starts
 PROGRAM = "/opt/build-images/bin/mpi"
 LIBRARY = "libmpi.so.12"
 CELL = "hpc-base-1.0-rockylinux9-intelmpi2021.13-x86_64"
+PYTHON_MPI = "python-mpi-1.0-debian13-mpich4.2-x86_64"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -202,6 +204,31 @@ def test_one_program_of_the_standard_abi_runs_under_two_mpis(
     passed(done)
     assert done.data["library"].startswith(wheel.library)
     assert (done.data["ranks"], done.data["mpi_standard"]) == (2, "5.0")
+
+
+@_LONG
+@pytest.mark.parametrize("name", sorted(WHEELS))
+def test_mpi4py_of_an_image_uses_the_hosts_library(
+    name: str, folder: Path, installed: Make, out: Path, tools: Tools
+) -> None:
+    """Its MPICH has the name `libmpi.so.12`, too: no link is needed."""
+    passed(build_images("--image", PYTHON_MPI, "--output", out))
+    wheel, place = WHEELS[name], installed(name)
+    done = run_program(
+        *in_sif(tools, place / "bin/mpirun", "-n", "2"),
+        *(f"--bind={place}", "--env", f"LD_LIBRARY_PATH={place}/lib"),
+        copy_of(out / PYTHON_MPI, folder / f"python-mpi-{name}") / "image.sif",
+        *("python3", "/opt/build-images/src/mpi4py-check.py", "2", wheel.library.rstrip()),
+        env={
+            **tools.environment,
+            **search_path(place, tools.environment["PATH"]),
+            **wheel.tuning,
+            "I_MPI_FABRICS": "shm",
+        },
+    )
+    passed(done)
+    assert done.data["library"].startswith(wheel.library.rstrip())
+    assert done.data["ranks"] == 2
 
 
 @pytest.fixture(scope="module", name="scripts")

@@ -30,6 +30,8 @@ SHIPPED = (
     "hpc-base-1.0-centos7-openmpi1.10-ppc64le",
     "python-mpi-1.0-debian12-openmpi4.1-ppc64le",
     "python-mpi-1.0-debian13-openmpi5.0-x86_64",
+    "python-mpi-1.0-debian13-mpich4.2-aarch64",
+    "python-mpi-1.0-rockylinux9-intelmpi2021.13-x86_64",
     "cuda-base-1.0-debian12-cuda11.8-openmpi4.1-x86_64",
     "cuda-base-1.0-debian12-cuda12.9-openmpi4.1-x86_64",
     "cuda-base-1.0-debian13-cuda12.4-openmpi5.0-ppc64le",
@@ -77,7 +79,7 @@ REFUSED = (
     "volta-1.0-ubuntu24.04-cuda13.0-x86_64",
     "volta-1.0-debian13-cuda12.5-openmpi4.1-ppc64le",
     "cuda-base-1.0-ubi8-cuda10.1-openmpi4.1-ppc64le",
-    "python-mpi-1.0-debian13-mpich4.2-x86_64",
+    "python-mpi-1.0-debian13-mpich4.2-ppc64le",
 )
 
 _GNU = block("gnu", cc=True, cxx=True, fortran=True)

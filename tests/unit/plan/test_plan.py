@@ -291,7 +291,7 @@ EMPTY: dict[str, Callable[[Path], Plan]] = {
             "recipe": ("python-mpi",),
             "base": ("debian*",),
             "cuda": ("none",),
-            "mpi": ("mpich4.2",),
+            "mpi": ("mvapich2",),
         }
     ),
     "many-left-out": of_shipped(
@@ -335,7 +335,8 @@ def test_for_images_alone_only_cells_that_recipes_allow_are_looked_at() -> None:
 
 
 def test_images_alone_are_refused_in_the_same_words() -> None:
-    selection = Selection(patterns={"recipe": ("python-mpi",), "mpi": ("mpich4.2",)})
+    patterns = {"recipe": ("python-mpi",), "mpi": ("mpich4.2",), "arch": ("ppc64le",)}
+    selection = Selection(patterns=patterns)
     with pytest.raises(AllLeftOut) as expected:
         planned(few_recipes(), selection)
     with pytest.raises(AllLeftOut) as caught:
