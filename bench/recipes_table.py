@@ -5,7 +5,7 @@ usage: recipes_table.py [REHEARSAL.json | out/IDENTIFIER/manifest.json]...
 Manifests of verified images, and rehearsals, as `build-images rehearse --json` prints them, are
 noted in docs/evidence/recipes.json: of each recipe and architecture, with and without CUDA, the
 first image. The table is printed. A test compares it with the README, and what was tried with what
-the recipes ask for today. An image whose content key has changed since is an earlier one.
+the recipes ask for today. If the content key that was noted has changed since, the table says so.
 """
 
 from __future__ import annotations
@@ -68,6 +68,7 @@ def _key(row: Row, arch: str) -> str:
 def _seen(record: dict[str, Any], key: str, first: First) -> str:
     if proven := record["built"].get(key):
         how = proven["how"]
+        # Rows of earlier dates have no key.
         state = PROVEN if proven.get("key", first.content_key) == first.content_key else EARLIER
         return f"{state}{', ' + how if how != 'yes' else ''}"
     rehearsal = record["rehearsed"].get(key)
@@ -92,8 +93,10 @@ def note(record: dict[str, Any], document: dict[str, Any]) -> None:
             "image": document["image"],
             "key": document["content_key"],
             "date": document["started"][:10],
-            "digests": document["digests"],
+            "artifacts": {name: one["digest"] for name, one in document["artifacts"].items()},
         }
+    elif "cells" not in document:
+        sys.exit(f"{document.get('image')}: the table has first images only, and this is none")
     cells = document.get("cells", [])
     today = dt.datetime.now(dt.timezone.utc).date().isoformat()
     for cell in cells:

@@ -209,6 +209,8 @@ def check_toolkit(use: BlockUse, faults: Faults) -> None:
             faults.add(use.place_of(name), problem, suggest(name, valid))
         elif not _fits(name, value):
             faults.add(use.place_of(name), f"expected {valid[name]}")
+        elif name not in {"toolkit", "capabilities"} and "toolkit" in use.arguments:
+            faults.add(use.place_of(name), f"{name} needs a toolkit, and the block has none")
 
 
 _LISTED = {"routes": MPI_ROUTES, "libraries": CUDA_LIBRARIES}

@@ -132,7 +132,7 @@ def _cuda(cuda: PlannedCuda) -> NeededCuda:
         driver=cuda.driver,
         shipped_driver=cuda.shipped_driver,
         capabilities=cuda.capabilities,
-        ptx=cuda.capabilities[-1] if cuda.capabilities else "",
+        ptx=cuda.capabilities[-1] if cuda.capabilities and cuda.has_ptx else "",
     )
 
 

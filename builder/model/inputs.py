@@ -110,17 +110,15 @@ class Lock:
             },
         )
 
-    def of_stages(
-        self, stages: Mapping[str, Collection[str]], declared: Collection[str] = ()
-    ) -> tuple[LockedSource, ...]:
-        """Return the sources of some stages, by URL; `stages` maps each to the URLs that it names.
+    def of_stages(self, stages: Mapping[str, Collection[str]]) -> tuple[LockedSource, ...]:
+        """Return the sources of some recipes, by URL; `stages` maps each to the URLs that it names.
 
-        A wheel, and a URL that a recipe has `declared`, belongs to the stages that name it, which
-        depends on the cell. Any other is what the blocks of a recipe download by themselves.
+        A wheel is that of the stages that name it, whichever recipes it was locked for: which do
+        depends on the cell.
         """
         sources: list[LockedSource] = []
         for source in self.sources.values():
-            if source.url.startswith(WHEEL_SOURCE) or source.url in declared:
+            if source.url.startswith(WHEEL_SOURCE):
                 if users := tuple(name for name, urls in stages.items() if source.url in urls):
                     sources.append(replace(source, recipes=users))
             elif not stages.keys().isdisjoint(source.recipes):

@@ -60,7 +60,8 @@ class PlannedCuda:
     Linux driver, `shipped_driver` the one that came with the update. `images` are the bases of the
     development and the run-time stage on the route `image`, else empty. `gcc` is the host
     compiler's major version where it is not the base's own, else empty. `capabilities` are those
-    that nvcc compiles for, as plain numbers: 70. `sdk` is the release of the HPC SDK on the route
+    that nvcc compiles for, or that the recipe's packages have code for, as plain numbers: 70;
+    `has_ptx` if there is PTX of the last. `sdk` is the release of the HPC SDK on the route
     `sdk`, else empty. `first` are commands before any other in `images`.
     `notes` say why it is not another route.
     """
@@ -77,6 +78,7 @@ class PlannedCuda:
     first: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     sdk: str = ""
+    has_ptx: bool = True
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

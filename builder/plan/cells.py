@@ -36,7 +36,7 @@ from builder.model.errors import EmptySelection
 from builder.model.exact_json import part
 from builder.model.planned import AllLeftOut
 from builder.model.versions import matches, split_mpi
-from builder.plan import toolkits
+from builder.plan import nvidia, toolkits
 from builder.plan.routes import BASE, MAINTAINER, WORLD, Reasons, choose_cuda, choose_mpi, source_of
 
 _WILD = re.compile(r"[*?\[]")
@@ -258,7 +258,8 @@ class _Toolkits:
         uses = self.uses(cell)
         cuda, reasons = self._cuda(cell, uses)
         release = self._project.facts.cuda.get(cell.cuda)
-        has = cuda.capabilities if cuda else release.capabilities if release else ()
+        compiles = cuda if cuda and cuda.route != nvidia.RECIPE_ROUTE else release
+        has = compiles.capabilities if compiles else ()
         needed = _reasons(WORLD, self._capability_texts(release, uses, has)) if release else ()
         extras = _reasons(BASE, _extra_texts(cell, uses, cuda)) if cuda and has else ()
         at = sum(reason.layer == WORLD for reason in reasons)

@@ -32,7 +32,7 @@ from builder.model import (
 from builder.model.contract import as_document, contract_of
 from builder.model.digests import sha256_of_json
 from builder.model.errors import BadInput, Fault
-from builder.model.inputs import WHEEL_SOURCE, LockedSource, base_name
+from builder.model.inputs import WHEEL_SOURCE, base_name
 from builder.model.site import at_digest, at_mirror, layer_of
 from builder.plan import nvidia, toolkits
 from builder.plan.cells import CellToolkits, fits
@@ -89,18 +89,13 @@ class Images:
             checks=tuple(self._check(name, chosen, context) for name in named),
             content_key="",
             decided=(*_decisions(base, cell, chosen, fetched), *_by_layer(layers)),
-            sources=self._sources(stages),
+            sources=lock.of_stages(
+                {stage.name: {*itertools.chain(*stage.sources.values())} for stage in stages}
+            ),
             system=self._project.facts.system(base.distribution, base.version),
             layers=layers,
         )
         return dataclasses.replace(image, content_key=self._content_key(image))
-
-    def _sources(self, stages: Sequence[StageRecipe]) -> tuple[LockedSource, ...]:
-        """Return the locked sources of an image: declared ones only if a block names them."""
-        named = {stage.name: {*itertools.chain(*stage.sources.values())} for stage in stages}
-        recipes = (self._project.recipes[stage.name] for stage in stages)
-        declared = {url for recipe in recipes for urls in recipe.sources.values() for url in urls}
-        return self._project.lock.of_stages(named, declared)
 
     def _content_key(self, image: PlannedImage) -> str:
         base = image.base
@@ -150,10 +145,13 @@ class Images:
         wheels = {name: (url,) for one in expansions for name, url in one.wheels.items()}
         runtime = tuple(self._blocks(recipe.runtime, cell, context))
         text = str([use.arguments for use in (*blocks, *runtime)])
+        # Blocks may download other sources than wheels by themselves.
         named = {
             name: urls
             for name, urls in sources.items()
-            if own_names[name].url in text or own_names[name].file in text
+            if not urls[0].startswith(WHEEL_SOURCE)
+            or own_names[name].url in text
+            or own_names[name].file in text
         }
         own = self._rendered(recipe.environment, context, recipe.where)
         environments = [*(expansion.environment for expansion in expansions), own]

@@ -75,8 +75,8 @@ def choose_cuda(
             chosen = way
             break
         missing.append(way)
-    has_compiler = chosen and (chosen.packages.gcc or brought is not None)
-    gcc = "" if has_compiler else _host_compiler(release, base)
+    needs_no_gcc = brought is not None or (chosen is not None and chosen.packages.gcc)
+    gcc = "" if needs_no_gcc else _host_compiler(release, base)
     if gcc is None:
         reasons.append(_too_new(release, base))
     if chosen is None:
@@ -123,6 +123,7 @@ def _planned(request: _Request, route: str, packages: PackagedCuda, *notes: str)
         packages=packages,
         notes=notes,
         sdk=request.sdk,
+        has_ptx=not request.brought,
     )
 
 
@@ -231,12 +232,8 @@ def _by_sdk(request: _Request) -> PlannedCuda | str:
 
 
 def _by_recipe(request: _Request) -> PlannedCuda:
-    packages = PackagedCuda(
-        version=request.release.version,
-        development=(),
-        runtime=(),
-        capabilities=request.brought or (),
-    )
+    version, own = request.release.version, tuple(sorted(request.brought or (), key=int))
+    packages = PackagedCuda(version=version, development=(), runtime=(), capabilities=own)
     return _planned(request, nvidia.RECIPE_ROUTE, packages)
 
 

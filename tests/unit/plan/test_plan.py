@@ -546,31 +546,28 @@ def test_templates_are_rendered_for_each_cell(tmp_path: Path) -> None:
     assert stages[1].sources == {"a": text, "b": ("wheel:b/1/ppc64le",)}
 
 
-_FILE = "https://a.example/a.tar.gz"
-
-
-@pytest.mark.parametrize(
-    ("url", "recipes"), [(_FILE, ("core",)), ("wheel:a/1/ppc64le", ("core", "other"))]
-)
-def test_an_image_has_the_sources_that_its_blocks_ask_for(
-    tmp_path: Path, url: str, recipes: tuple[str, ...]
-) -> None:
+def test_an_image_has_the_wheels_that_its_blocks_ask_for(tmp_path: Path) -> None:
+    url = "wheel:a/1/ppc64le"
     only = {"arch": ("ppc64le",)}
     used = dataclasses.replace(block(ospackages=["{{ sources.a.file }}"]), when=only)
-    entry = LockedSource(url=url, file="a", sha256="0" * 64, size=1, recipes=recipes)
+    entry = LockedSource(url=url, file="a", sha256="0" * 64, size=1, recipes=("core", "other"))
 
     def images(declared: Recipe, lock: Lock) -> tuple[PlannedImage, ...]:
         given = project(tmp_path, recipes=[declared], lock=lock, arch=("x86_64", "ppc64le"))
         return planned(given).images
 
     [plain, _] = images(recipe(development=(dataclasses.replace(used, arguments={}),)), Lock())
-    declared = recipe(development=(used,), sources={"a": (url,)})
+    archive = {"b": ("https://a.example/b.tar.gz",)}
+    declared = recipe(development=(used,), sources={"a": (url,), **archive})
     without, having = images(declared, Lock(sources={url: entry}))
     assert (without.sources, having.sources) == (
         (),
         (dataclasses.replace(entry, recipes=("core",)),),
     )
-    assert (without.stages[0].sources, having.stages[0].sources) == ({}, {"a": (url,)})
+    assert (without.stages[0].sources, having.stages[0].sources) == (
+        archive,
+        {"a": (url,), **archive},
+    )
     assert without.content_key == plain.content_key
 
 

@@ -112,7 +112,7 @@ def test_packages_of_a_recipe_bring_a_cuda_that_the_base_has_no_route_to() -> No
     bare, toolkit = block("cuda", toolkit=False), block("cuda")
     [left] = planned(with_own(toolkit), OWN).left_out
     assert "debian13 has no route to CUDA 12.9 for x86_64" in str(left.reasons[0])
-    image = one(with_own(block("cuda", toolkit=False, capabilities=["70", "90"])), OWN)
+    image = one(with_own(block("cuda", toolkit=False, capabilities=["90", "70"])), OWN)
     assert image.cuda is not None
     assert (image.stages[0].development, image.stages[0].runtime, image.sources) == ((), (), ())
     assert image.stages[0].environment["NVIDIA_REQUIRE_CUDA"] == "driver>=525.60.13"
@@ -120,14 +120,15 @@ def test_packages_of_a_recipe_bring_a_cuda_that_the_base_has_no_route_to() -> No
     needed = contract_of(image).cuda
     assert needed is not None
     assert (needed.capabilities, needed.update, needed.driver) == (("70", "90"), "", "525.60.13")
+    assert needed.ptx == ""
+    [left] = planned(with_own(block("cuda", toolkit=False, capabilities=["999"])), OWN).left_out
+    assert "CUDA 12.9 cannot compile for sm_999" in str(left.reasons[0])
     every = one(with_own(bare), OWN).cuda
     assert every is not None
     assert every.capabilities == golden_project().facts.cuda["12.9"].capabilities
     [left] = planned(with_own(bare, toolkit), OWN).left_out
     [reason] = map(str, left.reasons)
     assert reason.endswith("needs a toolkit, but recipes/core.yaml:5 says toolkit: false")
-    [left] = planned(with_own(block("cuda", toolkit=False, nccl=True)), OWN).left_out
-    assert "has no nccl, but recipes/core.yaml:5 needs it" in str(left.reasons[0])
 
 
 def with_packages_on_noble(project: Project) -> Project:

@@ -50,12 +50,15 @@ def test_a_manifest_is_noted_if_its_image_was_verified() -> None:
         "proven_on_gpu": None,
         "content_key": first.content_key,
         "started": "2026-11-28T03:18:30+00:00",
-        "digests": {"oci": "sha256:1"},
+        "artifacts": {"oci": {"digest": "sha256:1"}},
     }
     record: dict[str, Any] = {"built": {}, "rehearsed": {}}
     note(record, manifest)
     [(key, noted)] = record["built"].items()
     assert (key, noted["how"], noted["date"]) == ("hpc-base ppc64le", "emulated", "2026-11-28")
+    assert noted["artifacts"] == {"oci": "sha256:1"}
+    with pytest.raises(SystemExit, match="first images only"):
+        note(record, {**manifest, "image": "another"})
     with pytest.raises(SystemExit, match="failed"):
         note(record, {**manifest, "outcome": "failed"})
 
@@ -64,3 +67,4 @@ def test_every_image_that_is_named_is_one() -> None:
     images = {first.identifier for first in first_images().values()}
     assert {noted["image"] for noted in KNOWN["rehearsed"].values()} <= images
     assert {key.rpartition(" ")[2] for key in KNOWN["built"]} <= {*ARCHS}
+    assert {noted["image"] for noted in KNOWN["built"].values() if "image" in noted} <= images
