@@ -177,8 +177,8 @@ def test_a_shipped_image_with_cuda_is_proven_up_to_the_gpu(
     done = passed(build_images("--image", image, "--output", out))
     assert "three formats equal" in done.stdout
     for outcomes in manifest_of(out / image)["checks"].values():
-        found = {one["check"]: one["outcome"] for one in outcomes}
-        assert set(found.values()) == {"passed", "skipped"}
+        by_check = {one["check"]: one["outcome"] for one in outcomes}
+        assert set(by_check.values()) == {"passed", "skipped"}
         assert {*checks, "cuda-clean", "gpu-control"} <= {
-            name for name, outcome in found.items() if outcome == "passed"
+            name for name, outcome in by_check.items() if outcome == "passed"
         }
