@@ -12,6 +12,7 @@ import argparse
 import json
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -37,14 +38,16 @@ from builder.system.process import Completed, Processes  # noqa: E402
 from builder.verify.checks import outcome_of  # noqa: E402
 
 SCHEMA = "build-images/gpu-checks/v1"
-RECIPE, KERNELS = "cuda-base", "cuda-compute"
+RECIPES, KERNELS = ("cuda-base", "gpu-bench"), "cuda-compute"
 # The checks of frameworks, and what a Python must be able to do for them.
 FRAMEWORKS = {
     "pytorch-gpu": "import torch; assert torch.version.cuda",
+    "pytorch-parallel-gpu": "import torch; assert torch.version.cuda",
     "tensorflow-gpu": "import tensorflow as tf; assert tf.test.is_built_with_cuda()",
     "jax-gpu": "import jax, jax_cuda13_plugin",
     "ml-stack-gpu": "import cupy",
 }
+NVCC = frozenset({"gpu-code", "gpu-compute", "gpu-sass", "gpu-ptx", "gpu-memory"})
 MARKS = {"passed": "✓", "failed": "✗", "skipped": "-"}
 
 
@@ -129,7 +132,7 @@ def names_for(project: Project, toolkit: Toolkit) -> Mapping[str, Any]:
 
 
 def checked(project: Project, place: Place, names: Mapping[str, Any]) -> Iterator[Outcome]:
-    chosen = [*project.recipes[RECIPE].checks, *FRAMEWORKS]
+    chosen = [*(name for one in RECIPES for name in project.recipes[one].checks), *FRAMEWORKS]
     for check in (project.checks[name] for name in chosen if name != "cuda-clean"):
         problem = unable(check, place, names) or made(check, place, names)
         if problem:
@@ -156,15 +159,15 @@ def command_of(check: Check, place: Place, names: Mapping[str, Any]) -> str:
         for part in (f"sh $SRC/after.sh gpu-compute {KERNELS} && ", f" $OUT/{KERNELS}"):
             command = command.replace(part, "")
     if check.name in FRAMEWORKS:  # the capabilities are those that a recipe promises
-        head, _, tail = command.partition(".py 70 ")
-        return f"{head}.py {tail}".replace("python3 ", f"{sys.executable} ")
+        command = re.sub(r"\.py( \d+)+ --", ".py --", command)
+        return command.replace("python3 ", f"{sys.executable} ")
     if check.name == "cuda-runtime":
         return command.partition("&& ")[2]
     return command
 
 
 def unable(check: Check, place: Place, names: Mapping[str, Any]) -> str:
-    if check.name in {"gpu-code", "gpu-compute"} and not place.has_kernels:
+    if check.name in NVCC and not place.has_kernels:
         return f"there is no {KERNELS}: no nvcc"
     if "mpi" in check.needs and names["mpi"].family == "none":
         return "no mpicc and mpirun here"

@@ -55,7 +55,9 @@ class Toolkit:
         links.mkdir(parents=True)
         for name, file in self.libraries.items():
             (links / f"lib{name}.so").symlink_to(file)
-        folders = [*(f"-I{one}" for one in self.includes), f"-L{links}"]
+        # nvcc looks into lib64, and its wheel has lib
+        own = Path(self.nvcc).resolve().parents[1] / "lib" if self.nvcc else links
+        folders = [*(f"-I{one}" for one in self.includes), f"-L{links}", f"-L{own}"]
         program = folder / "nvcc"
         program.write_text(
             _WRAPPER.format(
