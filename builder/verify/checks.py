@@ -280,8 +280,9 @@ _SHELL_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _ALWAYS = ("HOME", "PWD", "OLDPWD", "SHLVL", "_")
 # The Container Device Interface sets it to `void`, so that NVIDIA's runtime does nothing.
 _WITH_GPUS = ("NVIDIA_VISIBLE_DEVICES",)
-# Apptainer appends a folder of its own to the image's value.
-_APPENDED = {"LD_LIBRARY_PATH": ":/.singularity.d/libs"}
+# Apptainer appends a folder of its own to the image's value; kits have it in user namespaces, too.
+DRIVER_LIBRARIES = "/.singularity.d/libs"
+_APPENDED = {"LD_LIBRARY_PATH": f":{DRIVER_LIBRARIES}"}
 
 
 def environment_of(target: ProofTarget, kind: Kind, runner: Runner, *, gpu: bool) -> Outcome:
@@ -333,7 +334,7 @@ def _wrong_variables(
         elif actual[name] not in {value, value + _APPENDED.get(name, "")}:
             faults.append(f"{name} is {actual[name]!r}, not {value!r}")
     for name, folder in _APPENDED.items():
-        if name not in expected and actual.get(name, "") not in {"", folder.lstrip(":")}:
+        if name not in expected and f":{actual.get(name, '')}".replace(folder, "") not in {"", ":"}:
             faults.append(f"{name} is {actual[name]!r}, but the image does not set it")
     more = sorted(actual.keys() - expected.keys())
     for pattern in (*ignored, *own):

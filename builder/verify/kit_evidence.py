@@ -296,7 +296,7 @@ def _replayed(
         format=evidence.format,
         open=replay,
         no_gpu=lambda _: evidence.no_gpu,
-        own=usual.own if is_usual else (),
+        own=usual.own if is_usual else ("LD_LIBRARY_PATH",),
         program=usual.program if is_usual else "user namespaces",
     )
     no_gpu = why_no_gpu(target, kind, host=evidence.host, tools=run.tools)

@@ -32,6 +32,7 @@ from builder.model.manifest import FILES, MANIFEST, InImageCheck
 from builder.model.records import read, write
 from builder.system.files import read_json, write_whole
 from builder.system.process import Completed
+from builder.verify.checks import DRIVER_LIBRARIES
 from builder.verify.finished_images import OpenImage, finished, opened
 from builder.verify.formats import tree_of_artifact
 from builder.verify.measure.programs import KitProgram, programs_for_kits
@@ -164,7 +165,9 @@ def container_of(tools: Tools, *, directory: str = "/", gpu: bool) -> Container:
 def _engines(target: ProofTarget, tools: Tools, *, checks_only: bool) -> dict[str, KitEngine]:
     """Return the engines; Apptainer runs the checks without the image in the unpacked folder."""
     directory = target.directory
-    own = {f"APPTAINERENV_{name}": text for name, text in target.environment.items()}
+    # Unlike a SIF, a folder has no script that names the driver's libraries if nothing else is set.
+    variables = {"LD_LIBRARY_PATH": DRIVER_LIBRARIES, **target.environment}
+    own = {f"APPTAINERENV_{name}": text for name, text in variables.items()}
     without, gpus = (container_of(tools, directory=directory, gpu=gpu) for gpu in (False, True))
     return {
         "apptainer": KitEngine(
