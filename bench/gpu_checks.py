@@ -201,7 +201,8 @@ def now() -> str:
 
 
 def commit() -> str:
-    words = ["git", "-c", "safe.directory=*", "-C", str(PROJECT), "rev-parse", "HEAD"]
+    describe = ["describe", "--always", "--exclude=*", "--abbrev=40", "--dirty"]
+    words = ["git", "-c", "safe.directory=*", "-C", str(PROJECT), *describe]
     try:
         return subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):

@@ -47,7 +47,6 @@ RECORDS = "kits"  # the folder of an image with the descriptions of its kits
 _PROGRAM = Path(__file__).parent / "kit" / "run"
 _SCHEMA = "build-images/kit/v1"
 _IMAGE, _SCRATCH = "@IMAGE@", "@SCRATCH@"
-_ID = re.compile(r"[0-9a-f]{32}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -164,17 +163,17 @@ def container_of(tools: Tools, *, directory: str = "/", gpu: bool) -> Container:
 
 def _engines(target: ProofTarget, tools: Tools, *, checks_only: bool) -> dict[str, KitEngine]:
     """Return the engines; Apptainer runs the checks without the image in the unpacked folder."""
-    directory = target.directory
-    # Unlike a SIF, a folder has no script that names the driver's libraries if nothing else is set.
-    variables = {"LD_LIBRARY_PATH": DRIVER_LIBRARIES, **target.environment}
-    own = {f"APPTAINERENV_{name}": text for name, text in variables.items()}
-    without, gpus = (container_of(tools, directory=directory, gpu=gpu) for gpu in (False, True))
+    # A folder has no script that names the driver's libraries, as a SIF has.
+    own = {"LD_LIBRARY_PATH": DRIVER_LIBRARIES, **target.environment} if checks_only else {}
+    given = {f"APPTAINERENV_{name}": text for name, text in own.items()}
+    place = partial(container_of, tools, directory=target.directory)
+    without, gpus = place(gpu=False), place(gpu=True)
     return {
         "apptainer": KitEngine(
             format="charliecloud" if checks_only else "sif",
             argv=tuple(apptainer_argv("apptainer", without)),
             gpu_argv=tuple(apptainer_argv("apptainer", gpus)),
-            variables={**apptainer_environment(Path(_SCRATCH)), **(own if checks_only else {})},
+            variables={**apptainer_environment(Path(_SCRATCH)), **given},
         ),
         "ch-run": KitEngine(
             format="charliecloud",
@@ -275,7 +274,7 @@ def _entry(name: str, size: int, mode: int) -> tarfile.TarInfo:
 def kit_named(name: str, folder: Path) -> Kit:
     """Return the kept description of a kit of an image; raises `Refused` if there is none."""
     file = folder / RECORDS / f"{name}.json"
-    if not _ID.fullmatch(name) or not file.is_file():
+    if not re.fullmatch("[0-9a-f]{32}", name) or not file.is_file():
         raise Refused(
             f"{folder.name}: no kit of this image has the name {name[:40]!r}",
             hint="import the evidence into the folder of the image that the kit was made from",
@@ -313,9 +312,8 @@ def with_checks_alone(image: OpenImage, tools: Tools) -> OpenImage:
 
     Checks of which the files are too many, or that need Python, are left out.
     """
-    plain = image.work / "image.tar"
-    packed = str(image.artifacts["charliecloud"].path)
-    unpack = [tools.program("pigz"), "--decompress", "--stdout", packed]
+    plain, artifact = image.work / "image.tar", image.artifacts["charliecloud"]
+    unpack = [tools.program("pigz"), "--decompress", "--stdout", str(artifact.path)]
     with tools.processes.reading_from(unpack) as stream, plain.open("wb") as file:
         shutil.copyfileobj(stream, file)
     with tarfile.open(plain) as archive:
@@ -332,7 +330,6 @@ def with_checks_alone(image: OpenImage, tools: Tools) -> OpenImage:
         tree.write(paths, target)
     if not chosen:
         raise BadInput(f"{image.record.image} has no check of MPI or GPUs for a kit without it")
-    artifact = image.artifacts["charliecloud"]
     artifact = dataclasses.replace(artifact, path=target, digest=file_digest(target))
     return dataclasses.replace(
         image,

@@ -123,14 +123,15 @@ def _images(reading: NvmlReading, releases: Mapping[str, CudaRelease]) -> Iterat
         installed = reading.driver_version or "0"  # an unknown version supports nothing
         fitting = runnable(releases, installed, [number], compiled=reading.cuda)
         text = f"images with CUDA {', '.join(fitting)} run on compute capability {capability}"
-        if not fitting:
-            text = f"no known CUDA release fits compute capability {capability} and this driver"
+        if fitting:
+            yield GpuFinding(key="images", verdict=SOUND, text=text)
+            continue
         yield GpuFinding(
             key="images",
             verdict=SOUND,
-            text=text,
+            text=f"no known CUDA release fits compute capability {capability} and this driver",
             matter=IMAGE,
-            remedy="use one of these images, or install the driver that another image needs",
+            remedy="install a driver that is made for this GPU",
         )
 
 

@@ -23,7 +23,20 @@ struct pci {
     char id_text[32];
 };
 
-enum { OK = 0, INVALID = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, TOO_SMALL = 7, LOST = 15 };
+struct memory_v2 {
+    unsigned version;
+    unsigned long long total, reserved, free, used;
+};
+
+enum {
+    OK = 0,
+    INVALID = 2,
+    NOT_SUPPORTED = 3,
+    NOT_FOUND = 6,
+    TOO_SMALL = 7,
+    FUNCTION_NOT_FOUND = 13,
+    LOST = 15
+};
 
 static struct gpu gpus[8] = {{0}, {1}, {2}, {3}, {4}, {5}, {6}, {7}};
 
@@ -126,6 +139,18 @@ int nvmlDeviceGetMemoryInfo(nvmlDevice_t gpu, unsigned long long memory[3])
     memory[1] = 34089730048ULL - 1048576;
     memory[2] = 1048576;
     return OK;
+}
+/* Its driver is too old for this, unless `reserved` says how much the driver keeps for itself. */
+int nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t gpu, struct memory_v2 *memory)
+{
+    const long long reserved = of("reserved", gpu, 0);
+    if (reserved == 0)
+        return FUNCTION_NOT_FOUND;
+    memory->reserved = (unsigned long long)reserved;
+    memory->total = 34089730048ULL;
+    memory->used = 1048576 - memory->reserved;
+    memory->free = memory->total - 1048576;
+    return memory->version == 0x02000028 ? OK : INVALID;
 }
 int nvmlDeviceGetTemperature(nvmlDevice_t gpu, int sensor, unsigned *value)
 {

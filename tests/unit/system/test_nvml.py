@@ -98,6 +98,14 @@ def test_what_a_gpu_cannot_be_asked_is_none_and_no_fault(
     assert gpu.fault is None
 
 
+def test_memory_in_use_is_without_what_the_driver_keeps_for_itself(
+    library: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An H200 with nothing on it: nvidia-smi says 0 MiB, and the first version of the call 615."""
+    [gpu] = asked(library, monkeypatch, "reserved=1048000").gpus
+    assert (gpu.memory_bytes, gpu.memory_used_bytes) == (34089730048, 576)
+
+
 def test_errors_of_memory(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
     said = "vcorrected=9,vuncorrected=4000000000000,uncorrected=5,single=3,double=2,pagespending=1"
     [gpu] = asked(library, monkeypatch, said).gpus

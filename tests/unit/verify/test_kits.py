@@ -241,16 +241,28 @@ def test_a_later_run_of_a_node_replaces_its_record_and_a_worse_one_is_told(
     assert len(taken(machine, sealed(other)).record.checks) == 2, "another node has its own run"
 
 
+DRIVER = "LD_LIBRARY_PATH=/.singularity.d/libs"
+
+
 @pytest.mark.parametrize(
-    ("engine", "outcome"), [("ch-run", "passed"), ("userns", "failed")]
-)  # fmt: skip
+    ("engine", "variable", "outcome"),
+    [
+        ("ch-run", "CH_RUNNING=x", "passed"),
+        ("ch-run", DRIVER, "failed"),
+        ("userns", "CH_RUNNING=x", "failed"),
+        ("userns", DRIVER, "passed"),
+        ("userns", f"{DRIVER}:/.singularity.d/libs", "passed"),
+        ("userns", f"{DRIVER}:/opt/lib", "failed"),
+    ],
+)
 def test_only_an_engines_own_variables_are_allowed(
     engine: str,
+    variable: str,
     outcome: str,
     machine: Machine,  # noqa: F811
     kit: Kit,
 ) -> None:
-    sh = done(f"{RIGHT['sh'].stdout}CH_RUNNING=x\0")
+    sh = done(f"{RIGHT['sh'].stdout}{variable}\0")
     evidence = evidence_of(
         kit,
         format="charliecloud",
@@ -482,6 +494,9 @@ def test_a_kit_without_the_image_has_what_its_checks_need(
     assert {name: engine.format for name, engine in kit.engines.items()} == dict.fromkeys(
         ["apptainer", "ch-run", "userns"], "charliecloud"
     )
+    # a folder has no script for it, as a SIF has: seen on a GPU
+    variables = kit.engines["apptainer"].variables
+    assert variables["APPTAINERENV_LD_LIBRARY_PATH"] == "/.singularity.d/libs"
     with tarfile.open(machine.folder / "kit.tar") as archive:
         content = archive.extractfile("kit/checks.tar.gz")
         assert content is not None
