@@ -15,7 +15,7 @@ import json
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -92,7 +92,8 @@ def _watch(library: str) -> None:
 
 def _use(index: int, gpu: object) -> dict[str, object]:
     rates = _query("nvmlDeviceGetUtilizationRates", gpu)
-    memory = _memory(lambda *version: _query("nvmlDeviceGetMemoryInfo", gpu, *version))
+    call = "nvmlDeviceGetMemoryInfo"
+    memory = _query(call, gpu, pynvml.nvmlMemory_v2) or _query(call, gpu)
     milliwatts = _query("nvmlDeviceGetPowerUsage", gpu)
     return {
         "index": index,
@@ -100,14 +101,6 @@ def _use(index: int, gpu: object) -> dict[str, object]:
         "memory_bytes": memory and memory.used,
         "power_w": _thousandth(milliwatts),
     }
-
-
-def _memory(ask: Callable[..., Any]) -> Any:
-    """Return the memory in use as nvidia-smi does: without what the driver keeps for itself.
-
-    On an H200, that is 615 MiB. Drivers before 510 have the first version alone, which counts it.
-    """
-    return ask(pynvml.nvmlMemory_v2) or ask()
 
 
 def read(
@@ -239,7 +232,8 @@ def _read_gpu(index: int) -> tuple[Gpu, object]:
     except _CallFailed as failed:
         return Gpu(index=index, fault=failed.fault), None
     ask = _Questions(handle)
-    memory = _memory(lambda *version: ask("MemoryInfo", *version))
+    # Like nvidia-smi, without what the driver keeps for itself; drivers before 510 count it.
+    memory = ask("MemoryInfo", pynvml.nvmlMemory_v2) or ask("MemoryInfo")
     rates = ask("UtilizationRates")
     throttling = ask("CurrentClocksEventReasons")
     if throttling is None:  # the function's name before driver 535

@@ -123,16 +123,10 @@ def _images(reading: NvmlReading, releases: Mapping[str, CudaRelease]) -> Iterat
         installed = reading.driver_version or "0"  # an unknown version supports nothing
         fitting = runnable(releases, installed, [number], compiled=reading.cuda)
         text = f"images with CUDA {', '.join(fitting)} run on compute capability {capability}"
-        if fitting:
-            yield GpuFinding(key="images", verdict=SOUND, text=text)
-            continue
-        yield GpuFinding(
-            key="images",
-            verdict=SOUND,
-            text=f"no known CUDA release fits compute capability {capability} and this driver",
-            matter=IMAGE,
-            remedy="install a driver that is made for this GPU",
-        )
+        remedy = "" if fitting else "install a driver that is made for this GPU"
+        if not fitting:
+            text = f"no known CUDA release fits compute capability {capability} and this driver"
+        yield GpuFinding(key="images", verdict=SOUND, text=text, remedy=remedy)
 
 
 def failed_checks(manifest: Manifest, findings: Iterable[GpuFinding]) -> Iterator[GpuFinding]:
