@@ -4,8 +4,9 @@ usage: recipes_table.py [REHEARSAL.json | out/IDENTIFIER/manifest.json]...
 
 Manifests of verified images, and rehearsals, as `build-images rehearse --json` prints them, are
 noted in docs/evidence/recipes.json: of each recipe and architecture, with and without CUDA, the
-first image. The table is printed. A test compares it with the README, and what was tried with what
-the recipes ask for today. If the content key that was noted has changed since, the table says so.
+last image that was noted, and the rehearsal of the first. The table is printed. A test compares it
+with the README, and what was tried with what the recipes ask for today. If the content key that was
+noted has changed since, the table says so. Nothing is noted if one file is refused.
 """
 
 from __future__ import annotations
@@ -29,33 +30,38 @@ EARLIER = "built and proven before it or its checks changed"
 Row = tuple[str, bool]  # a recipe, and whether with CUDA
 
 
-class First(NamedTuple):
-    """The first image of a row and an architecture, in build order."""
+class Known(NamedTuple):
+    """An image of today's matrix."""
 
     identifier: str
     content_key: str = ""
 
 
+Images = dict[tuple[Row, str], list[Known]]
+
+
 @functools.cache
-def first_images() -> dict[tuple[Row, str], First]:
-    """For each row and architecture its first image."""
-    found: dict[tuple[Row, str], First] = {}
+def images_of_rows() -> Images:
+    """For each row and architecture its images, in build order."""
+    found: Images = {}
     for image in load_images(ROOT, Selection(everything=True)):
         row = (image.cell.recipe, image.cuda is not None)
         if image.cell.arch in ARCHS:
-            found.setdefault((row, image.cell.arch), First(image.identifier, image.content_key))
+            known = Known(image.identifier, image.content_key)
+            found.setdefault((row, image.cell.arch), []).append(known)
     return found
 
 
-def table(record: dict[str, Any], images: dict[tuple[Row, str], First]) -> list[str]:
+def table(record: dict[str, Any], images: Images) -> list[str]:
     """The lines of the table: what was seen of each recipe and architecture, and never more."""
     lines = [f"| recipe | {' | '.join(ARCHS)} |", "|---|---|---|"]
     for row in sorted({row for row, _ in images}):
         name = f"`{row[0]}`" + (" with CUDA" if row[1] else "")
-        firsts = [images.get((row, arch)) for arch in ARCHS]
         cells = [
-            _seen(record, _key(row, arch), first) if first else "no cell"
-            for arch, first in zip(ARCHS, firsts, strict=True)
+            _seen(record, _key(row, arch), images[row, arch])
+            if (row, arch) in images
+            else "no cell"
+            for arch in ARCHS
         ]
         lines.append(f"| {name} | {' | '.join(cells)} |")
     return lines
@@ -65,12 +71,16 @@ def _key(row: Row, arch: str) -> str:
     return f"{row[0]}{' cuda' if row[1] else ''} {arch}"
 
 
-def _seen(record: dict[str, Any], key: str, first: First) -> str:
+def _seen(record: dict[str, Any], key: str, images: list[Known]) -> str:
     if proven := record["built"].get(key):
-        how = proven["how"]
-        # Rows of earlier dates have no key.
-        state = PROVEN if proven.get("key", first.content_key) == first.content_key else EARLIER
-        return f"{state}{', ' + how if how != 'yes' else ''}"
+        # Rows of earlier dates have no key, and are of the first image.
+        name = proven.get("image", images[0].identifier)
+        current = dict(images).get(name)
+        state = PROVEN if current and proven.get("key", current) == current else EARLIER
+        axes = "-".join(name.removeprefix(f"{key.split(maxsplit=1)[0]}-").split("-")[1:-1])
+        limits = [] if proven["how"] == "yes" else [proven["how"]]
+        other = [] if name == images[0].identifier else [f"`{axes}`"]
+        return ", ".join([state, *limits, *other])
     rehearsal = record["rehearsed"].get(key)
     if rehearsal is None or rehearsal["failed"]:
         return COMPILED
@@ -79,14 +89,19 @@ def _seen(record: dict[str, Any], key: str, first: First) -> str:
 
 
 def note(record: dict[str, Any], document: dict[str, Any]) -> None:
-    """Take a manifest, or rehearsals, of first images into the record."""
-    keys = {first.identifier: _key(row, arch) for (row, arch), first in first_images().items()}
+    """Take a manifest, or rehearsals of first images, into the record."""
+    rows = images_of_rows().items()
+    keys = {image.identifier: _key(row, arch) for (row, arch), images in rows for image in images}
+    firsts = {images[0].identifier for _, images in rows}
     if key := keys.get(document.get("image", "")):
         if document["outcome"] != "verified" or not document["formats_equal"]:
             sys.exit(f"{document['image']}: {document['outcome']}, and not in three equal formats")
+        formats = " and ".join(_formats_on_gpus(document))
+        unproven = document["proven_on_gpu"] is False
         limits = {
             "emulated": document["emulated"],
-            "without a GPU": document["proven_on_gpu"] is False,
+            "without a GPU": unproven and not formats,
+            f"on a GPU as {formats} only": unproven and formats,
         }
         record["built"][key] = {
             "how": ", ".join(name for name, holds in limits.items() if holds) or "yes",
@@ -96,15 +111,15 @@ def note(record: dict[str, Any], document: dict[str, Any]) -> None:
             "artifacts": {name: one["digest"] for name, one in document["artifacts"].items()},
         }
     elif "cells" not in document:
-        sys.exit(f"{document.get('image')}: the table has first images only, and this is none")
+        sys.exit(f"{document.get('image')}: the table has no such image")
     cells = document.get("cells", [])
     today = dt.datetime.now(dt.timezone.utc).date().isoformat()
     for cell in cells:
-        if key := keys.get(cell["image"]):
+        if cell["image"] in firsts:
             # Steps on a stand-in (--steps) say nothing of the image.
             tried = (trial for trial in cell["trials"] if trial["kind"] != "steps")
             counts = Counter(trial["outcome"] for trial in tried)
-            record["rehearsed"][key] = {
+            record["rehearsed"][keys[cell["image"]]] = {
                 "image": cell["image"],
                 "asked": cell["asked"],
                 "date": today,
@@ -114,13 +129,24 @@ def note(record: dict[str, Any], document: dict[str, Any]) -> None:
             }
 
 
+def _formats_on_gpus(document: dict[str, Any]) -> list[str]:
+    """The formats that passed all GPU checks in one run."""
+    checks = {each["name"] for each in document["in_image_checks"] if "gpu" in each["needs"]}
+    passed = {
+        run.partition("-")[0]
+        for run, outcomes in document["checks"].items()
+        if checks <= {each["check"] for each in outcomes if each["outcome"] == "passed"}
+    }
+    return sorted(passed) if checks else []
+
+
 def main(paths: list[str]) -> None:
     record = json.loads(RECORD.read_text())
     for path in paths:
         note(record, json.loads(Path(path).read_text()))
     record["rehearsed"] = dict(sorted(record["rehearsed"].items()))
     RECORD.write_text(json.dumps(record, indent=1) + "\n")
-    print("\n".join(table(record, first_images())))
+    print("\n".join(table(record, images_of_rows())))
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from recipes_table import ARCHS, EARLIER, RECORD, REHEARSED, First, first_images, note, table
+from recipes_table import ARCHS, EARLIER, RECORD, REHEARSED, Known, images_of_rows, note, table
 from samples import ROOT
 from test_rehearse_recipes import rehearsed
 
@@ -15,7 +15,7 @@ KNOWN: dict[str, Any] = json.loads(RECORD.read_text())
 
 def test_the_readme_has_the_table() -> None:
     """python bench/recipes_table.py prints it."""
-    assert "\n".join(table(KNOWN, first_images())) in (ROOT / "README.md").read_text()
+    assert "\n".join(table(KNOWN, images_of_rows())) in (ROOT / "README.md").read_text()
 
 
 @pytest.mark.parametrize("key", sorted(KNOWN["rehearsed"]))
@@ -26,7 +26,10 @@ def test_what_was_rehearsed_is_what_the_recipe_asks_for(key: str) -> None:
 
 
 def test_a_rehearsal_that_failed_is_none() -> None:
-    images = {(("a", False), arch): First(f"a-1.0-{arch}", "k2") for arch in ARCHS}
+    images = {
+        (("a", False), arch): [Known(f"a-1.0-b1-{arch}", "k2"), Known(f"a-1.0-b2-{arch}", "k3")]
+        for arch in ARCHS
+    }
     rehearsals = {
         f"a {arch}": {"passed": 7, "failed": failed, "not_tried": 2}
         for arch, failed in (("x86_64", 1), ("ppc64le", 0))
@@ -38,10 +41,16 @@ def test_a_rehearsal_that_failed_is_none() -> None:
     built = {"a x86_64": {"how": "yes", "key": "k1"}, "a ppc64le": {"how": "emulated", "key": "k2"}}
     [_, _, line] = table({"built": built, "rehearsed": rehearsals}, images)
     assert line == f"| `a` | {EARLIER} | built and proven, emulated |"
+    built = {
+        "a x86_64": {"how": "yes", "image": "a-1.0-b2-x86_64", "key": "k3"},
+        "a ppc64le": {"how": "yes", "image": "a-1.0-gone-ppc64le", "key": "k3"},
+    }
+    [_, _, line] = table({"built": built, "rehearsed": rehearsals}, images)
+    assert line == f"| `a` | built and proven, `b2` | {EARLIER}, `gone` |"
 
 
 def test_a_manifest_is_noted_if_its_image_was_verified() -> None:
-    first = first_images()[("hpc-base", False), "ppc64le"]
+    first = images_of_rows()[("hpc-base", False), "ppc64le"][0]
     manifest = {
         "image": first.identifier,
         "outcome": "verified",
@@ -51,20 +60,46 @@ def test_a_manifest_is_noted_if_its_image_was_verified() -> None:
         "content_key": first.content_key,
         "started": "2026-11-28T03:18:30+00:00",
         "artifacts": {"oci": {"digest": "sha256:1"}},
+        "in_image_checks": [],
+        "checks": {},
     }
     record: dict[str, Any] = {"built": {}, "rehearsed": {}}
     note(record, manifest)
     [(key, noted)] = record["built"].items()
     assert (key, noted["how"], noted["date"]) == ("hpc-base ppc64le", "emulated", "2026-11-28")
     assert noted["artifacts"] == {"oci": "sha256:1"}
-    with pytest.raises(SystemExit, match="first images only"):
+    with pytest.raises(SystemExit, match="no such image"):
         note(record, {**manifest, "image": "another"})
     with pytest.raises(SystemExit, match="failed"):
         note(record, {**manifest, "outcome": "failed"})
 
 
+@pytest.mark.parametrize(
+    ("found", "how"), [("skipped", "without a GPU"), ("passed", "on a GPU as sif only")]
+)
+def test_formats_that_ran_on_a_gpu_are_named(found: str, how: str) -> None:
+    image = images_of_rows()[("gpu-bench", True), "x86_64"][-1]
+    check = {"name": "gpu-found", "needs": ["gpu"]}
+    ends = [{"check": "gpu-found", "outcome": outcome} for outcome in ("skipped", found)]
+    manifest = {
+        "image": image.identifier,
+        "outcome": "verified",
+        "formats_equal": True,
+        "emulated": False,
+        "proven_on_gpu": False,
+        "content_key": image.content_key,
+        "started": "2026-11-28T03:18:30+00:00",
+        "artifacts": {},
+        "in_image_checks": [check],
+        "checks": {"sif": ends[:1], "sif-kit-apptainer-node": ends[1:]},
+    }
+    record: dict[str, Any] = {"built": {}, "rehearsed": {}}
+    note(record, manifest)
+    assert record["built"]["gpu-bench cuda x86_64"]["how"] == how
+
+
 def test_every_image_that_is_named_is_one() -> None:
-    images = {first.identifier for first in first_images().values()}
+    images = {image.identifier for known in images_of_rows().values() for image in known}
     assert {noted["image"] for noted in KNOWN["rehearsed"].values()} <= images
     assert {key.rpartition(" ")[2] for key in KNOWN["built"]} <= {*ARCHS}
     assert {noted["image"] for noted in KNOWN["built"].values() if "image" in noted} <= images
