@@ -293,14 +293,17 @@ _FOLDERS = ("dev", "mnt", "proc", "root", "run", "sys", "tmp", "var/tmp")
 _ALWAYS = (
     *("bin", "lib", "lib64", "sbin", "usr/bin/sh", "usr/bin/env", "usr/bin/cat"),
     *("etc/passwd", "etc/group", "etc/ld.so.cache", "etc/hosts", "etc/resolv.conf"),
-    *("ch/environment", "opt/build-images/host-contract.json"),
+    # ch-run finds the driver's libraries by ldconfig.
+    *("ch/environment", "opt/build-images/host-contract.json", "usr/sbin/ldconfig"),
 )
 _PROGRAMS = re.compile(r"(?:usr(?:/local)?|opt/build-images)/s?bin/([^/]+)")
 _LIBRARY = re.compile(rb"\b(?:lib[\w.+-]+?|ld[\w-]+?)\.so[.\d]*")
 _LAUNCHERS = re.compile(rb"\b(?:prte\w*|prun|hydra_\w+|orted|orterun|mpiexec\.\w+)\b")
 _WORD = re.compile(rb"/?[\w.+-][\w./+-]*")
 # Plugins and texts of an MPI, which no program names; those for other GPUs bring compilers along.
-_MPI = re.compile(r"(?:.*/)?(?:openmpi|pmix2?|ucx|prr?te|mpich|hydra|libfabric|libibverbs)(?:/.*)?")
+_UNNAMED = re.compile(
+    r"(?:.*/)?(?:openmpi|pmix2?|ucx|prr?te|mpich|hydra|libfabric|libibverbs|ld\.so\.conf.*)(?:/.*)?"
+)
 _UNUSED = re.compile(
     r".*(?:rocm|amdhip|amd_comgr|hsa-runtime).*|usr/share/doc/.*|(?:.*/)?include/.*"
     r"|.*\.(?:a|la|h|mod)"
@@ -325,7 +328,7 @@ def with_checks_alone(image: OpenImage, tools: Tools) -> OpenImage:
             if _NEEDS & {*check.needs} and fits and "usr/bin/python3" not in more:
                 chosen.append(check)
                 paths = more
-        paths |= tree.needed(path for path in tree.members if _MPI.fullmatch(path))
+        paths |= tree.needed(path for path in tree.members if _UNNAMED.fullmatch(path))
         target = image.work / "checks.tar.gz"
         tree.write(paths, target)
     if not chosen:
@@ -379,11 +382,8 @@ class _Tree:
             for name in {*_LIBRARY.findall(content), *_LAUNCHERS.findall(content)}:
                 yield from self._by_name.get(name, ())
         elif content.startswith(b"#!") or path.startswith("opt/build-images/src/"):
-            for short, long in (
-                (b"$SRC", b"/opt/build-images/src"),
-                (b"$OUT", b"/opt/build-images/bin"),
-            ):
-                content = content.replace(short, long)
+            content = content.replace(b"$SRC", b"/opt/build-images/src")
+            content = content.replace(b"$OUT", b"/opt/build-images/bin")
             for word in _WORD.findall(content):
                 yield from self._by_name.get(word, ())
                 yield word.decode().lstrip("/")

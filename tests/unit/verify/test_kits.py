@@ -455,6 +455,9 @@ SMALL_TREE = {
     "usr/bin/prterun": b"\x7fELF",
     "usr/bin/mktemp": b"\x7fELF",
     "usr/bin/python3": b"\x7fELF",
+    "usr/sbin/ldconfig": b"#!/bin/sh\nexec ldconfig.real\n",  # as on Ubuntu
+    "usr/sbin/ldconfig.real": b"\x7fELF",
+    "etc/ld.so.conf.d/mpi.conf": b"/usr/local/mpi/lib\n",
     "usr/lib/libmpi.so.40.1": b"\x7fELF",
     "usr/lib/libamdhip64.so.5": b"\x7fELF",
     "usr/lib/openmpi/mca_btl_sm.so": b"\x7fELF",
