@@ -6,7 +6,8 @@ Manifests of verified images, and rehearsals, as `build-images rehearse --json` 
 noted in docs/evidence/recipes.json: of each recipe and architecture, with and without CUDA, the
 last image that was noted, and the rehearsal of the first. The table is printed. A test compares it
 with the README, and what was tried with what the recipes ask for today. If the content key that was
-noted has changed since, the table says so. Nothing is noted if one file is refused.
+noted has changed since, the table says so. Rows that were noted before 28 November 2026 have none.
+Nothing is noted if one file is refused.
 """
 
 from __future__ import annotations
@@ -21,11 +22,14 @@ from typing import Any, NamedTuple
 
 from builder.build.planning import load_images
 from builder.model import Selection
+from builder.model.manifest import manifest_from
+from builder.verify.proof import formats_on_gpus
 
 ROOT = Path(__file__).resolve().parents[1]
 RECORD = ROOT / "docs/evidence/recipes.json"
 ARCHS = ("x86_64", "ppc64le")
 PROVEN, REHEARSED, COMPILED = "built and proven", "rehearsed", "compiled only"
+FORMATS = {"oci": "OCI image", "sif": "SIF", "charliecloud": "tarball"}
 EARLIER = "built and proven before it or its checks changed"
 Row = tuple[str, bool]  # a recipe, and whether with CUDA
 
@@ -96,7 +100,8 @@ def note(record: dict[str, Any], document: dict[str, Any]) -> None:
     if key := keys.get(document.get("image", "")):
         if document["outcome"] != "verified" or not document["formats_equal"]:
             sys.exit(f"{document['image']}: {document['outcome']}, and not in three equal formats")
-        formats = " and ".join(_formats_on_gpus(document))
+        on_gpus = formats_on_gpus(manifest_from(document))
+        formats = " and ".join(title for name, title in FORMATS.items() if name in on_gpus)
         unproven = document["proven_on_gpu"] is False
         limits = {
             "emulated": document["emulated"],
@@ -127,17 +132,6 @@ def note(record: dict[str, Any], document: dict[str, Any]) -> None:
                 "failed": counts["failed"],
                 "not_tried": counts["not tried"],
             }
-
-
-def _formats_on_gpus(document: dict[str, Any]) -> list[str]:
-    """The formats that passed all GPU checks in one run."""
-    checks = {each["name"] for each in document["in_image_checks"] if "gpu" in each["needs"]}
-    passed = {
-        run.partition("-")[0]
-        for run, outcomes in document["checks"].items()
-        if checks <= {each["check"] for each in outcomes if each["outcome"] == "passed"}
-    }
-    return sorted(passed) if checks else []
 
 
 def main(paths: list[str]) -> None:

@@ -232,9 +232,8 @@ def _read_gpu(index: int) -> tuple[Gpu, object]:
     except _CallFailed as failed:
         return Gpu(index=index, fault=failed.fault), None
     ask = _Questions(handle)
-    # Like nvidia-smi, without what the driver keeps for itself; drivers before 510 count it.
+    # Without what the driver keeps for itself, as nvidia-smi says; drivers before 510 count it.
     memory = ask("MemoryInfo", pynvml.nvmlMemory_v2) or ask("MemoryInfo")
-    rates = ask("UtilizationRates")
     throttling = ask("CurrentClocksEventReasons")
     if throttling is None:  # the function's name before driver 535
         throttling = ask("CurrentClocksThrottleReasons")
@@ -259,7 +258,7 @@ def _read_gpu(index: int) -> tuple[Gpu, object]:
         throttling=throttling,
         persistence=_first_flag([ask("PersistenceMode")]),
         compute_mode=ask("ComputeMode"),
-        utilization_percent=rates and rates.gpu,
+        utilization_percent=(rates := ask("UtilizationRates")) and rates.gpu,
         ecc_enabled=_first_flag(ask("EccMode")),
         ecc=_ecc(ask),
         retired_pages=_retired(ask),

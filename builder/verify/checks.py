@@ -282,7 +282,7 @@ _ALWAYS = ("HOME", "PWD", "OLDPWD", "SHLVL", "_")
 _WITH_GPUS = ("NVIDIA_VISIBLE_DEVICES",)
 # Apptainer appends a folder of its own to the image's value; kits have it in user namespaces, too.
 DRIVER_LIBRARIES = "/.singularity.d/libs"
-_APPENDED = {"LD_LIBRARY_PATH": f":{DRIVER_LIBRARIES}"}
+_APPENDED = {"LD_LIBRARY_PATH": DRIVER_LIBRARIES}
 
 
 def environment_of(target: ProofTarget, kind: Kind, runner: Runner, *, gpu: bool) -> Outcome:
@@ -331,10 +331,10 @@ def _wrong_variables(
             continue
         if name not in actual:
             faults.append(f"{name} is not set")
-        elif actual[name] not in {value, value + _APPENDED.get(name, "")}:
+        elif actual[name] not in {value, ":".join(filter(None, [value, _APPENDED.get(name)]))}:
             faults.append(f"{name} is {actual[name]!r}, not {value!r}")
     for name, folder in _APPENDED.items():
-        if name not in expected and f":{actual.get(name, '')}".replace(folder, "") not in {"", ":"}:
+        if name not in expected and {*(actual.get(name) or folder).split(":")} != {folder}:
             faults.append(f"{name} is {actual[name]!r}, but the image does not set it")
     more = sorted(actual.keys() - expected.keys())
     for pattern in (*ignored, *own):

@@ -139,25 +139,26 @@ def judged(record: Record) -> Record:
 
 
 def _proven_on_gpu(record: ProvenImage) -> bool | None:
-    """Return whether GPU checks passed in some run of each format, and failed in none.
+    """Return whether each format is proven on a GPU; None if the image has no such check."""
+    formats = formats_on_gpus(record)
+    return bool(formats) and record.artifacts.keys() <= formats if record.gpu_checks else None
 
-    None if the image has no such check. The negative control is not one of the image's checks: if
-    it failed, the others prove nothing.
+
+def formats_on_gpus(record: ProvenImage) -> set[str]:
+    """Return the formats of which GPU checks passed in some run; none if one failed in any run.
+
+    The negative control is not one of the image's checks: if it failed, the others prove nothing.
     """
-    gpu = record.gpu_checks
-    if not gpu:
-        return None
-    has_passed, on_gpu = dict.fromkeys(record.artifacts, False), False
+    formats, on_gpu, gpu = set[str](), False, record.gpu_checks
     for name, outcomes in record.checks.items():
         own = [each for each in outcomes if each.check in gpu]
         results = {SKIPPED if each.lacked_gpu else each.outcome for each in own if each.applies}
-        controls = {each.outcome for each in outcomes if each.check == WITHHELD_CHECK}
-        if FAILED in {each.outcome for each in own} | controls:
-            return False
-        form = name.partition("-")[0]
-        has_passed[form] = has_passed.get(form) or (bool(own) and SKIPPED not in results)
+        if FAILED in {one.outcome for one in outcomes if one.check in {*gpu, WITHHELD_CHECK}}:
+            return set()
+        if own and SKIPPED not in results:
+            formats.add(name.partition("-")[0])
         on_gpu = on_gpu or PASSED in results
-    return on_gpu and all(has_passed.values())
+    return formats if on_gpu else set()
 
 
 def _proven(artifact: Artifact, tree: FormatTree | None) -> Artifact:

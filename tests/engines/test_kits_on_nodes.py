@@ -168,30 +168,48 @@ def test_what_is_wrong_on_a_node_is_one_error(node: Node) -> None:
 
 @pytest.mark.parametrize(
     ("option", "libraries"),
-    [("--enter", []), ("--enter-with-gpus", ["libcuda.so.1", "libnvidia-ptxjitcompiler.so.1"])],
+    [
+        ("--enter", []),
+        (
+            "--enter-with-gpus",
+            ["libcuda.so.1", "libcuda.so.1.0", "libnvidia-ptxjitcompiler.so.1"],
+        ),
+    ],
 )
 def test_a_user_namespace_has_the_drivers_libraries(
     option: str, libraries: list[str], node: Node, tmp_path: Path
 ) -> None:
-    """With made-up ones; the real ones were passed on an H200 (docs/evidence)."""
-    for name in ("libcuda.so.1", "libnvidia-ptxjitcompiler.so.1", "libother.so.1"):
-        source = tmp_path / "empty.c"
-        source.write_text("int nothing;\n")
-        words = ("cc", "-shared", "-fPIC", f"-Wl,-soname,{name}", "-o", node.folder / name, source)
-        passed(run_program(*words))
-    passed(run_program(*USER, "mkdir", node.folder / "image"))
-    tarball = node.folder / "kit/image.tar.gz"
-    passed(run_program(*USER, "tar", "-xf", tarball, "-C", node.folder / "image"))
-    listed = 'echo "LD_LIBRARY_PATH=$LD_LIBRARY_PATH"; for f in /.singularity.d/libs/*; do'
-    listed += ' if [ -s "$f" ]; then echo "${f##*/}"; fi; done'
-    words = ("/usr/bin/python3", "-I", node.folder / "kit/run", option, node.folder / "image")
-    env = ("env", "-i", f"LD_LIBRARY_PATH={node.folder}")
-    done = passed(run_program(*NETLESS, *env, *words, "/bin/sh", "-c", listed, cwd=Path("/")))
-    path = "/.singularity.d/libs" if libraries else ""
-    assert done.stdout.split() == [f"LD_LIBRARY_PATH={path}", *libraries]
-    shutil.rmtree(node.folder / "image")
-    for file in node.folder.glob("lib*"):
-        file.unlink()
+    """With made-up ones; the real ones were passed on an H200 (docs/evidence).
+
+    The loader finds a link to libcuda, beside which is one that leads nowhere.
+    """
+    (tmp_path / "empty.c").write_text("int nothing;\n")
+    with tempfile.TemporaryDirectory(prefix="build-images-driver-", dir="/var/tmp") as name:
+        folder = Path(name)
+        folder.chmod(0o777)
+        (folder / "links").mkdir()
+        (folder / "links/libcuda.so.1").symlink_to("../libcuda.so.1.0")
+        (folder / "libnvidia-gone.so.1").symlink_to("nowhere")
+        for library in ("libcuda.so.1.0", "libnvidia-ptxjitcompiler.so.1", "libother.so.1"):
+            made = ("-o", folder / library, tmp_path / "empty.c")
+            passed(run_program("cc", "-shared", "-fPIC", *made))
+        passed(run_program(*USER, "mkdir", folder / "image"))
+        tarball = node.folder / "kit/image.tar.gz"
+        passed(run_program(*USER, "tar", "-xf", tarball, "-C", folder / "image"))
+        listed = 'echo "LD_LIBRARY_PATH=$LD_LIBRARY_PATH"; for f in /.singularity.d/libs/*; do'
+        listed += ' if [ -s "$f" ]; then echo "${f##*/}"; fi; done'
+        kit = ("/usr/bin/python3", "-I", node.folder / "kit/run", option, folder / "image")
+        env = ("env", "-i", f"LD_LIBRARY_PATH={folder}/links")
+        words = (*NETLESS, *env, *kit, "/bin/sh", "-c", listed)
+        done = passed(run_program(*words, cwd=Path("/")))
+        path = "/.singularity.d/libs" if libraries else ""
+        assert done.stdout.split() == [f"LD_LIBRARY_PATH={path}", *libraries]
+
+        # what the image has there is not followed on the node
+        shutil.rmtree(folder / "image/.singularity.d", ignore_errors=True)
+        (folder / "image/.singularity.d").symlink_to(folder / "elsewhere")
+        assert passed(run_program(*words, cwd=Path("/"))).stdout == done.stdout
+        assert not (folder / "elsewhere").exists()
 
 
 def test_an_interrupted_kit_leaves_nothing(node: Node) -> None:

@@ -56,8 +56,7 @@ def examine(
 ) -> GpuHealth:
     """Examine this host's driver and GPUs with NVML and, if installed, DCGM.
 
-    `releases` are the CUDA releases by version, to list the images that run here. The failed GPU
-    checks in an image's `manifest` are attributed to the host or to the image.
+    `releases` are as for `judged`. The failed GPU checks in an image's `manifest` are attributed.
     """
     reading = nvml.ask(processes)
     findings = judged(reading, releases)
@@ -69,7 +68,7 @@ def examine(
 
 
 def judged(reading: NvmlReading, releases: Mapping[str, CudaRelease]) -> list[GpuFinding]:
-    """Return the findings for a reading; `releases` are the CUDA releases by version."""
+    """Return the findings for a reading; `releases` by version tell the images that run here."""
     if reading.fault and not reading.gpus:
         return [_without_gpus(reading, reading.fault)]
     findings = list(_of_driver(reading))
@@ -122,11 +121,12 @@ def _images(reading: NvmlReading, releases: Mapping[str, CudaRelease]) -> Iterat
         number = int(capability.replace(".", ""))
         installed = reading.driver_version or "0"  # an unknown version supports nothing
         fitting = runnable(releases, installed, [number], compiled=reading.cuda)
-        text = f"images with CUDA {', '.join(fitting)} run on compute capability {capability}"
-        remedy = "" if fitting else "install a driver that is made for this GPU"
-        if not fitting:
-            text = f"no known CUDA release fits compute capability {capability} and this driver"
-        yield GpuFinding(key="images", verdict=SOUND, text=text, remedy=remedy)
+        text = f"no known CUDA release fits compute capability {capability} and this driver"
+        verdict, remedy = WATCH, "install another driver, or a newer build-images"
+        if fitting:
+            text = f"images with CUDA {', '.join(fitting)} run on compute capability {capability}"
+            verdict, remedy = SOUND, ""
+        yield GpuFinding(key="images", verdict=verdict, text=text, remedy=remedy)
 
 
 def failed_checks(manifest: Manifest, findings: Iterable[GpuFinding]) -> Iterator[GpuFinding]:

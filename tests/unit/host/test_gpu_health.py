@@ -330,6 +330,7 @@ def test_a_driver_whose_version_is_not_known_promises_no_image() -> None:
     gpu = dataclasses.replace(V100, compute_capability="7.0")
     [found] = [each for each in judged(NvmlReading(gpus=(gpu,)), RELEASES) if each.key == "images"]
     assert "no known CUDA release fits" in found.text
+    assert (found.verdict, found.remedy[:22]) == (WATCH, "install another driver")
 
 
 def test_ptx_that_is_newer_than_the_driver_does_not_run() -> None:

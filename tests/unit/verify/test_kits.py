@@ -253,6 +253,8 @@ DRIVER = "LD_LIBRARY_PATH=/.singularity.d/libs"
         ("userns", DRIVER, "passed"),
         ("userns", f"{DRIVER}:/.singularity.d/libs", "passed"),
         ("userns", f"{DRIVER}:/opt/lib", "failed"),
+        ("userns", f"{DRIVER}:", "failed"),  # the loader takes an empty one for the working folder
+        ("userns", "LD_LIBRARY_PATH=:/.singularity.d/libs", "failed"),
     ],
 )
 def test_only_an_engines_own_variables_are_allowed(

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+from manifest_samples import document
 from recipes_table import ARCHS, EARLIER, RECORD, REHEARSED, Known, images_of_rows, note, table
 from samples import ROOT
 from test_rehearse_recipes import rehearsed
@@ -51,50 +52,61 @@ def test_a_rehearsal_that_failed_is_none() -> None:
 
 def test_a_manifest_is_noted_if_its_image_was_verified() -> None:
     first = images_of_rows()[("hpc-base", False), "ppc64le"][0]
-    manifest = {
-        "image": first.identifier,
-        "outcome": "verified",
-        "formats_equal": True,
-        "emulated": True,
-        "proven_on_gpu": None,
-        "content_key": first.content_key,
-        "started": "2026-11-28T03:18:30+00:00",
-        "artifacts": {"oci": {"digest": "sha256:1"}},
-        "in_image_checks": [],
-        "checks": {},
-    }
+    manifest = document(
+        {
+            "image": first.identifier,
+            "formats_equal": True,
+            "emulated": True,
+            "proven_on_gpu": None,
+            "content_key": first.content_key,
+            "started": "2026-11-28T03:18:30+00:00",
+        }
+    )
     record: dict[str, Any] = {"built": {}, "rehearsed": {}}
     note(record, manifest)
     [(key, noted)] = record["built"].items()
     assert (key, noted["how"], noted["date"]) == ("hpc-base ppc64le", "emulated", "2026-11-28")
-    assert noted["artifacts"] == {"oci": "sha256:1"}
+    assert noted["artifacts"] == {"oci": "sha256:0"}
     with pytest.raises(SystemExit, match="no such image"):
         note(record, {**manifest, "image": "another"})
     with pytest.raises(SystemExit, match="failed"):
         note(record, {**manifest, "outcome": "failed"})
 
 
+ON_GPU = {"gpu-found": "passed", "gpu-mpi": "skipped"}  # Debian's MPI takes no pointers to GPUs
+
+
 @pytest.mark.parametrize(
-    ("found", "how"), [("skipped", "without a GPU"), ("passed", "on a GPU as sif only")]
+    ("runs", "how"),
+    [
+        ({}, "without a GPU"),
+        ({"sif-kit-apptainer-node": ON_GPU}, "on a GPU as SIF only"),
+        ({"sif-a": ON_GPU, "charliecloud-b": ON_GPU}, "on a GPU as SIF and tarball only"),
+        ({"sif-a": ON_GPU, "sif-b": {"gpu-found": "failed"}}, "without a GPU"),
+        ({"sif-a": {**ON_GPU, "gpu-withheld": "failed"}}, "without a GPU"),
+    ],
 )
-def test_formats_that_ran_on_a_gpu_are_named(found: str, how: str) -> None:
+def test_formats_that_ran_on_a_gpu_are_named(runs: dict[str, dict[str, str]], how: str) -> None:
     image = images_of_rows()[("gpu-bench", True), "x86_64"][-1]
-    check = {"name": "gpu-found", "needs": ["gpu"]}
-    ends = [{"check": "gpu-found", "outcome": outcome} for outcome in ("skipped", found)]
+    outcomes = {
+        run: [
+            {"check": check, "outcome": outcome, "data": {"applies": check != "gpu-mpi"}}
+            for check, outcome in checks.items()
+        ]
+        for run, checks in {"sif": {"gpu-found": "skipped"}, **runs}.items()
+    }
     manifest = {
         "image": image.identifier,
-        "outcome": "verified",
         "formats_equal": True,
         "emulated": False,
         "proven_on_gpu": False,
         "content_key": image.content_key,
         "started": "2026-11-28T03:18:30+00:00",
-        "artifacts": {},
-        "in_image_checks": [check],
-        "checks": {"sif": ends[:1], "sif-kit-apptainer-node": ends[1:]},
+        "in_image_checks": [{"name": name, "needs": ["gpu"]} for name in ON_GPU],
+        "checks": outcomes,
     }
     record: dict[str, Any] = {"built": {}, "rehearsed": {}}
-    note(record, manifest)
+    note(record, document(manifest))
     assert record["built"]["gpu-bench cuda x86_64"]["how"] == how
 
 
