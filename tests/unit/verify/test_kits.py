@@ -682,6 +682,31 @@ def test_the_first_engine_that_starts_the_image_runs_it(
 
 
 @pytest.mark.parametrize(
+    ("libraries", "end", "no_gpu"),
+    [
+        ({}, {}, "libcuda.so.1 is not found on this machine"),
+        ({"libcuda.so.1": "/x"}, {}, ""),
+        ({"libcuda.so.1": "/x"}, {"status": 125, "stderr": "mount: no"}, "mount: no"),
+    ],
+)
+def test_gpus_are_passed_to_a_user_namespace_if_it_starts_with_the_driver(
+    libraries: dict[str, str],
+    end: dict[str, Any],
+    no_gpu: str,
+    node: FakeNode,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(node.module, "driver_libraries", lambda: libraries)
+    python = node.module.sys.executable
+    node.ends = {python: end}
+    engine = node.module.Engine(node.module.read_kit(), "userns", str(node.folder))
+    engine.offer_gpus()
+    assert engine.no_gpu == no_gpu
+    for command in node.commands:
+        assert (command[0], command[3]) == (python, "--enter-with-gpus")
+
+
+@pytest.mark.parametrize(
     ("words", "temporary", "end", "status"),
     [
         ((), "", {"timed_out": True}, 1),
