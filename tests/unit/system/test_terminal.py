@@ -88,10 +88,14 @@ def test_a_long_step_is_told_of_from_time_to_time(line: str, told: str) -> None:
         progress.output("a", line)
         progress.output("a", "\n")  # an empty line tells nothing
         progress.output("b", "has no step")
-        time.sleep(0.15)
+        deadline = time.monotonic() + 10
+        while "still" not in stream.getvalue() and time.monotonic() < deadline:
+            time.sleep(0.01)
         progress.pause("a")
+        before = stream.getvalue()
         time.sleep(0.15)
-    first, still = stream.getvalue().splitlines()
+    first, still, *_ = stream.getvalue().splitlines()
+    assert stream.getvalue() == before, "a paused step is told of"
     assert first.endswith("a: builds")
     assert f"a: still, for 0 s: {told}" in still
 
