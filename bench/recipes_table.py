@@ -34,26 +34,26 @@ EARLIER = "built and proven before it or its checks changed"
 Row = tuple[str, bool]  # a recipe, and whether with CUDA
 
 
-class Known(NamedTuple):
+class MatrixImage(NamedTuple):
     """An image of today's matrix."""
 
     identifier: str
     content_key: str = ""
 
 
-Images = dict[tuple[Row, str], list[Known]]
+Images = dict[tuple[Row, str], list[MatrixImage]]
 
 
 @functools.cache
 def images_of_rows() -> Images:
     """For each row and architecture its images, in build order."""
-    found: Images = {}
+    rows: Images = {}
     for image in load_images(ROOT, Selection(everything=True)):
         row = (image.cell.recipe, image.cuda is not None)
         if image.cell.arch in ARCHS:
-            known = Known(image.identifier, image.content_key)
-            found.setdefault((row, image.cell.arch), []).append(known)
-    return found
+            one = MatrixImage(image.identifier, image.content_key)
+            rows.setdefault((row, image.cell.arch), []).append(one)
+    return rows
 
 
 def table(record: dict[str, Any], images: Images) -> list[str]:
@@ -75,7 +75,7 @@ def _key(row: Row, arch: str) -> str:
     return f"{row[0]}{' cuda' if row[1] else ''} {arch}"
 
 
-def _seen(record: dict[str, Any], key: str, images: list[Known]) -> str:
+def _seen(record: dict[str, Any], key: str, images: list[MatrixImage]) -> str:
     if proven := record["built"].get(key):
         # Rows of earlier dates have no key, and are of the first image.
         name = proven.get("image", images[0].identifier)

@@ -165,7 +165,7 @@ def _engines(target: ProofTarget, tools: Tools, *, checks_only: bool) -> dict[st
     """Return the engines; Apptainer runs the checks without the image in the unpacked folder."""
     # A folder has no script that names the driver's libraries, as a SIF has.
     own = {"LD_LIBRARY_PATH": DRIVER_LIBRARIES, **target.environment} if checks_only else {}
-    given = {f"APPTAINERENV_{name}": text for name, text in own.items()}
+    variables = {f"APPTAINERENV_{name}": text for name, text in own.items()}
     place = partial(container_of, tools, directory=target.directory)
     without, gpus = place(gpu=False), place(gpu=True)
     return {
@@ -173,7 +173,7 @@ def _engines(target: ProofTarget, tools: Tools, *, checks_only: bool) -> dict[st
             format="charliecloud" if checks_only else "sif",
             argv=tuple(apptainer_argv("apptainer", without)),
             gpu_argv=tuple(apptainer_argv("apptainer", gpus)),
-            variables={**apptainer_environment(Path(_SCRATCH)), **given},
+            variables={**apptainer_environment(Path(_SCRATCH)), **variables},
         ),
         "ch-run": KitEngine(
             format="charliecloud",

@@ -191,8 +191,8 @@ def test_a_user_namespace_has_the_drivers_libraries(
         (folder / "links/libcuda.so.1").symlink_to("../libcuda.so.1.0")
         (folder / "libnvidia-gone.so.1").symlink_to("nowhere")
         for library in ("libcuda.so.1.0", "libnvidia-ptxjitcompiler.so.1", "libother.so.1"):
-            made = ("-o", folder / library, tmp_path / "empty.c")
-            passed(run_program("cc", "-shared", "-fPIC", *made))
+            words = ("cc", "-shared", "-fPIC", "-o", str(folder / library))
+            passed(run_program(*words, tmp_path / "empty.c"))
         passed(run_program(*USER, "mkdir", folder / "image"))
         tarball = node.folder / "kit/image.tar.gz"
         passed(run_program(*USER, "tar", "-xf", tarball, "-C", folder / "image"))
@@ -200,15 +200,15 @@ def test_a_user_namespace_has_the_drivers_libraries(
         listed += ' if [ -s "$f" ]; then echo "${f##*/}"; fi; done'
         kit = ("/usr/bin/python3", "-I", node.folder / "kit/run", option, folder / "image")
         env = ("env", "-i", f"LD_LIBRARY_PATH={folder}/links")
-        words = (*NETLESS, *env, *kit, "/bin/sh", "-c", listed)
-        done = passed(run_program(*words, cwd=Path("/")))
+        argv = (*NETLESS, *env, *kit, "/bin/sh", "-c", listed)
+        done = passed(run_program(*argv, cwd=Path("/")))
         path = "/.singularity.d/libs" if libraries else ""
         assert done.stdout.split() == [f"LD_LIBRARY_PATH={path}", *libraries]
 
         # what the image has there is not followed on the node
         shutil.rmtree(folder / "image/.singularity.d", ignore_errors=True)
         (folder / "image/.singularity.d").symlink_to(folder / "elsewhere")
-        assert passed(run_program(*words, cwd=Path("/"))).stdout == done.stdout
+        assert passed(run_program(*argv, cwd=Path("/"))).stdout == done.stdout
         assert not (folder / "elsewhere").exists()
 
 

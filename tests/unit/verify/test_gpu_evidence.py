@@ -78,9 +78,9 @@ def test_the_figures_of_the_docs_are_those_of_the_evidence() -> None:
 def _cells(evidence: KitEvidence, name: str) -> str:
     rates: dict[bool, dict[int, float]] = {True: {}, False: {}}
     for program in evidence.programs:
-        found = re.search(r"(?m)^data: (.*)$", program.stdout)
-        assert found is not None
-        rates[program.bare][program.round] = json.loads(found[1])[name]
+        data = re.search(r"(?m)^data: (.*)$", program.stdout)
+        assert data is not None
+        rates[program.bare][program.round] = json.loads(data[1])[name]
     ratios = [inside / rates[True][turn] for turn, inside in rates[False].items()]
     inside, bare = (median(rates[place].values()) for place in (False, True))
     return f"{inside:.1f} | {bare:.1f} | {min(ratios):.3f} to {max(ratios):.3f}"

@@ -7,7 +7,16 @@ from typing import Any
 
 import pytest
 from manifest_samples import document
-from recipes_table import ARCHS, EARLIER, RECORD, REHEARSED, Known, images_of_rows, note, table
+from recipes_table import (
+    ARCHS,
+    EARLIER,
+    RECORD,
+    REHEARSED,
+    MatrixImage,
+    images_of_rows,
+    note,
+    table,
+)
 from samples import ROOT
 from test_rehearse_recipes import rehearsed
 
@@ -28,7 +37,10 @@ def test_what_was_rehearsed_is_what_the_recipe_asks_for(key: str) -> None:
 
 def test_a_rehearsal_that_failed_is_none() -> None:
     images = {
-        (("a", False), arch): [Known(f"a-1.0-b1-{arch}", "k2"), Known(f"a-1.0-b2-{arch}", "k3")]
+        (("a", False), arch): [
+            MatrixImage(f"a-1.0-b1-{arch}", "k2"),
+            MatrixImage(f"a-1.0-b2-{arch}", "k3"),
+        ]
         for arch in ARCHS
     }
     rehearsals = {
@@ -111,7 +123,7 @@ def test_formats_that_ran_on_a_gpu_are_named(runs: dict[str, dict[str, str]], ho
 
 
 def test_every_image_that_is_named_is_one() -> None:
-    images = {image.identifier for known in images_of_rows().values() for image in known}
+    images = {image.identifier for row in images_of_rows().values() for image in row}
     assert {noted["image"] for noted in KNOWN["rehearsed"].values()} <= images
     assert {key.rpartition(" ")[2] for key in KNOWN["built"]} <= {*ARCHS}
     assert {noted["image"] for noted in KNOWN["built"].values() if "image" in noted} <= images
