@@ -81,6 +81,8 @@ def off(what): return bool(WRONG == what and "GPU" in where[-1])
 def identity(one): return Number(one.value)
 def matmul(a, b): return Number(a.value * b.value + off("product"))
 def reduce_sum(one): return one
+def function(step, jit_compile): return step if jit_compile else None
+class math: log1p = staticmethod(lambda one: Number(one.value + off("compiled step")))
 def abs(one): return builtins.abs(getattr(one, "value", one))
 reduce_all = bool
 """
@@ -209,7 +211,8 @@ def test_pytorch(wrong: str, status: int, finding: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("wrong", "status", "finding"),
     [
-        ("", 0, "product and gradient agree with the CPU's on V100"),
+        ("", 0, "product, gradient and a compiled step agree with the CPU's on V100"),
+        ("compiled step", 1, "the compiled step on /GPU:0 differs from the CPU's"),
         ("product", 1, "the product on /GPU:0 differs from the CPU's"),
         ("gradient", 1, "the gradient on /GPU:0 differs from the CPU's"),
         ("place", 1, "the product for /GPU:0 was computed on /CPU:0"),

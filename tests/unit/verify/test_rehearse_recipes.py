@@ -29,7 +29,8 @@ def test_what_pytorch_1_1_is_built_with_is_pinned(base: str, arch: str) -> None:
     """Before, PyYAML and NumPy were compiled on ppc64le with the newest Cython of the day."""
     cell = rehearsed(f"pytorch-source-1.0-{base}-cuda10.1-{arch}")
     python = [trial for trial in cell.trials if trial.kind == "python"]
-    assert [trial.outcome for trial in python] == [PASSED] * 3
+    first = arch == "ppc64le" and base != "ubuntu18.04"  # NumPy alone, with an option for gcc 4.8
+    assert [trial.outcome for trial in python] == [PASSED] * (3 + first)
     compiled = "compiled with pinned requirements: numpy 1.19.5, pyyaml 5.4.1"
     assert (compiled in python[-1].text) is (arch == "ppc64le")
 
