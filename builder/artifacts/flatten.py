@@ -26,6 +26,7 @@ WHITEOUT = ".wh."
 OPAQUE = ".wh..wh..opq"
 _CHUNK = 1 << 16
 _DESCRIBING = frozenset(["ch/environment", "opt/build-images/host-contract.json"])
+MOUNT_POINTS = frozenset(["dev", "proc", "run", "sys", "tmp"])
 _LARGEST = 1 << 20  # bytes of a file that describes an image, at most
 _NOT_READ = b"\0"  # stands for a larger file or a link: equals no content that is expected
 
@@ -120,8 +121,12 @@ def entries_of_tar(
     """
     nodes: dict[str, TreeNode] = {}
     for node in _hashed(stream, retained):
+        _check_parent(node.path, nodes)
         nodes[node.path] = _linked(node, nodes, {}) if node.member.islnk() else node
     nodes.pop("", None)
+    for name in MOUNT_POINTS & nodes.keys():
+        if not nodes[name].member.isdir():  # a link: what is mounted would hide another folder
+            raise StepFailed(f"/{name}: a mount point that is not a folder")
     return entries(nodes)
 
 
@@ -182,10 +187,23 @@ def lay_nodes(layer: Iterable[TreeNode], nodes: dict[str, TreeNode]) -> None:
         elif node.path:
             upper[node.path] = _linked(node, upper, nodes) if node.member.islnk() else node
     for path, node in upper.items():
+        _check_parent(path, nodes)
         below = nodes.get(path)
         if below is not None and below.member.isdir() and not node.member.isdir():
             _remove(nodes, path, itself=True)
         nodes[path] = node
+
+
+def _check_parent(path: str, nodes: Mapping[str, TreeNode]) -> None:
+    """Raise `StepFailed` if the nearest known parent of a path is not a folder.
+
+    `tar` follows a link there, and writes to a path that the tree digest would not see.
+    """
+    parent = posixpath.dirname(path)
+    while parent and parent not in nodes:
+        parent = posixpath.dirname(parent)
+    if parent and not nodes[parent].member.isdir():
+        raise StepFailed(f"/{path}: its parent /{parent} is not a folder")
 
 
 def _linked(

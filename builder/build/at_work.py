@@ -11,7 +11,7 @@ from pathlib import Path
 from builder.build.engines import Buildah, Tools
 from builder.load.document import Faults
 from builder.load.site import read_site
-from builder.system.files import mounted_below, remove_tree, unmount_below, write_whole
+from builder.system.files import mounted_below, remove_tree, unmount_below, write_atomically
 from builder.system.home import SHARED_VARIABLE, Home
 from builder.system.locks import Turn, locked, together
 from builder.system.orphans import MARK, end_orphans, living
@@ -105,7 +105,7 @@ def _remember(home: Home, project: Path) -> None:
     if str(project) not in projects(home):
         with locked(home.path, "projects"):
             known = json.dumps(sorted({*projects(home), str(project)}), indent=1)
-            write_whole(home.path / _PROJECTS, known + "\n")
+            write_atomically(home.path / _PROJECTS, known + "\n", durable=True)
 
 
 def clean(tools: Tools) -> None:

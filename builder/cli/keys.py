@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import getpass
 import os
 import sys
@@ -48,8 +49,14 @@ def run(options: KeysOptions) -> int:
     os.stat(f"{private.parent}/")  # noqa: PTH116 - check the folder before asking for a password
     password = _password()
     key = generated()
-    _write(private, boxed(key, password.encode()), mode=0o600)
-    _write(public, key.public.pem, mode=0o644)
+    with contextlib.ExitStack() as failed:  # an incomplete pair would stand in the way of the next
+        for path, data, mode in (
+            (private, boxed(key, password.encode()), 0o600),
+            (public, key.public.pem, 0o644),
+        ):
+            failed.callback(path.unlink, missing_ok=True)
+            _write(path, data, mode=mode)
+        failed.pop_all()
     print(f"private key  {private}\npublic key   {public}\nSHA-256      {key.public.fingerprint}")
     return 0
 

@@ -12,6 +12,7 @@ from builder.cli.options import Parser, SelectorOptions, not_empty
 from builder.model import PlannedImage
 from builder.model.errors import counted
 from builder.reports.sites import SiteImage, SitePlace, site_files
+from builder.system.files import write_atomically
 
 _DESCRIPTION = """\
 Write the files that a site needs to run the selected images: for each image, batch scripts for
@@ -77,5 +78,7 @@ def _digests(images: Iterable[PlannedImage], folder: Path) -> dict[str, str]:
 
 def _write(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, encoding="utf-8")
-    path.chmod(0o755 if path.suffix == ".sh" else 0o644)
+    write_atomically(path, text)
+    if path.suffix == ".sh":
+        mode = path.stat().st_mode
+        path.chmod(mode | (mode & 0o444) >> 2)  # who may read it may run it

@@ -136,7 +136,7 @@ class Manifest(ProvenImage):
     """All data about an image. Fields that an earlier version did not write have their defaults.
 
     `digests` are those of the files that it binds, `launched` the outcomes of the ranks that a
-    launcher started, by format. `measured` is a measurement.
+    launcher started, by format. `measured` is a measurement, `builder` the URI of who built it.
     """
 
     cell: Cell
@@ -151,6 +151,7 @@ class Manifest(ProvenImage):
     verified: str | None = optional()
     durations_s: Mapping[str, float] = field(default_factory=dict)
     digests: Mapping[str, str] = field(default_factory=dict)
+    builder: str | None = optional()
     launched: Mapping[str, tuple[Outcome, ...]] | None = optional()
     measured: Mapping[str, object] | None = optional()
     schema: str = SCHEMA

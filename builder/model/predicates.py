@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from builder import __version__
 from builder.facts.cuda import capability_of
 from builder.model.exact_json import member
 from builder.model.records import named, read
@@ -16,6 +17,7 @@ STATEMENT = "https://in-toto.io/Statement/v1"  # github.com/in-toto/attestation,
 TEST_RESULT = "https://in-toto.io/attestation/test-result/v0.1"
 SLSA = "https://slsa.dev/provenance/v1"
 CYCLONEDX = "https://cyclonedx.org/bom"
+PROGRAM = "pkg:generic/build-images"  # this one, as a package URL
 
 # Annotations by which a manifest, or a layer of one, says of which predicate type it is: of what
 # nobody signed (ours), of a Sigstore bundle, of a layer in cosign's classic format.
@@ -123,6 +125,18 @@ def result_of(statement: Mapping[str, object]) -> TestResult:
             (str(check["name"]), read(CheckFinding, check["annotations"])) for check in checks
         ),
     )
+
+
+def builder_of(environment: Mapping[str, str]) -> str:
+    """Return the URI of who builds: GitHub's workflow or GitLab's project, else this program.
+
+    Outside a CI system nothing is known about the builder: SLSA Build level 1.
+    """
+    if server := environment.get("GITHUB_SERVER_URL"):
+        return f"{server}/{environment.get('GITHUB_WORKFLOW_REF', '')}"
+    if environment.get("GITLAB_CI"):
+        return environment.get("CI_PROJECT_URL", PROGRAM)
+    return f"{PROGRAM}@{__version__}"
 
 
 def subjects_of(statement: Mapping[str, object]) -> dict[str, str]:

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from builder.model.package_indices import IndexState, distinct, state_from
 from builder.model.records import read
-from builder.system.files import write_whole
+from builder.system.files import write_atomically
 from builder.system.home import PIP_CONFIG
 from builder.system.locks import locked
 
@@ -124,7 +124,7 @@ class Journals:
     def replace(self, build: str, files: Iterable[ServedFile]) -> None:
         """Replace a journal atomically; no other process may write it meanwhile."""
         lines = [*map(asdict, files), {"complete": True, "built": []}]
-        write_whole(self.path(build), _text(lines))
+        write_atomically(self.path(build), _text(lines), durable=True)
 
     def of(self, build: str) -> dict[str, ServedFile]:
         """Return the files served to a build, by URL; empty for an unknown build."""
@@ -175,7 +175,7 @@ class Journals:
         """Note the index that pip uses."""
         folder = self.cache / _FOLDER
         with locked(folder, _INDEX):
-            write_whole(folder / _INDEX, url + "\n")
+            write_atomically(folder / _INDEX, url + "\n", durable=True)
 
 
 def is_build_id(text: str) -> bool:

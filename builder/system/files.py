@@ -25,31 +25,23 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-def write_whole(file: Path, text: str) -> None:
-    """Write a file atomically; no other process may write it meanwhile."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    partial = file.with_name(f".{file.name}.partial")
-    try:
-        with partial.open("w") as opened:
-            opened.write(text)
-            opened.flush()
-            os.fsync(opened.fileno())
-        partial.rename(file)
-        fsync(file.parent)
-    finally:
-        partial.unlink(missing_ok=True)
-
-
-def write_atomically(file: Path, text: str, *, errors: str = "strict") -> None:
+def write_atomically(
+    file: Path, text: str, *, errors: str = "strict", durable: bool = False
+) -> None:
     """Write a file atomically, even beside other writers: readers see the old or the new text.
 
-    `errors` is that of `str.encode`, for text that is not valid Unicode. A power failure may
-    bring the old file back.
+    `errors` is that of `str.encode`, for text that is not valid Unicode. A power failure may bring
+    the old file back, unless the write is `durable`.
     """
+    file.parent.mkdir(parents=True, exist_ok=True)
     partial = file.with_name(f".{os.urandom(12).hex()}.partial")  # a longer name could be too long
     try:
         partial.write_text(text, encoding="utf-8", errors=errors)
+        if durable:
+            fsync(partial)
         partial.replace(file)
+        if durable:
+            fsync(file.parent)
     finally:
         partial.unlink(missing_ok=True)
 
@@ -69,9 +61,14 @@ def write_new(folder: Path, texts: Mapping[str, str], *, dry_run: bool = False) 
     if entries := sorted(names - {".git"}):
         listed = ", ".join([*entries[:_SHOWN], *(["..."] if len(entries) > _SHOWN else [])])
         raise BadInput(f"{folder}: not empty: {listed}", hint="name a new folder")
-    for name, text in {} if dry_run else texts.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(text, encoding="utf-8")
+    try:
+        for name, text in {} if dry_run else texts.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_text(text, encoding="utf-8")
+    except OSError:
+        for entry in {*folder.iterdir()} - {folder / ".git"}:
+            shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+        raise
 
 
 def write_texts(folder: Path, texts: Mapping[str, str]) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
+import pwd
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -153,27 +155,33 @@ def _own_path() -> Path:
         return Path(chosen).absolute()
     if os.geteuid() == 0:
         return SHARED_HOME
-    if data := os.environ.get("XDG_DATA_HOME"):
-        return Path(data).absolute() / "build-images"
+    data = os.environ.get("XDG_DATA_HOME", "")
+    if data.startswith("/"):  # the XDG specification ignores relative ones
+        return Path(data) / "build-images"
     if folder := folder_of_user():
         return folder.absolute() / ".local/share/build-images"
     raise MissingPrerequisite("this user has no home folder", hint="set BUILD_IMAGES_HOME, or HOME")
 
 
 def folder_of_user() -> Path | None:
-    """Return the user's home folder; None for a user id without a name if `$HOME` is not set."""
-    try:
-        return Path.home()
-    except RuntimeError:
-        return None
+    """Return `$HOME`, else the home folder in passwd(5); None if neither is an absolute path."""
+    folder = os.environ.get("HOME", "")
+    if not folder.startswith("/"):
+        with contextlib.suppress(KeyError):
+            folder = pwd.getpwuid(os.getuid()).pw_dir
+    return Path(folder) if folder.startswith("/") else None
 
 
 def failure_of(error: OSError) -> BuildImagesError:
     """Return the error that names the file which cannot be read or written, and the reason."""
     names = " -> ".join(str(name) for name in (error.filename, error.filename2) if name is not None)
     problem = f"{names}: {error.strerror}" if names and error.strerror else error.strerror or error
-    kind = MissingPrerequisite if _lacks(error) else BadInput
-    return kind(f"{problem}", hint=_HINTS.get(error.errno or 0, ""))
+    hint = _HINTS.get(error.errno or 0, "")
+    if not _lacks(error):
+        return BadInput(f"{problem}", hint=hint)
+    if error.errno not in _FULL:
+        hint = "set BUILD_IMAGES_HOME to a folder that you can write to"
+    return MissingPrerequisite(f"{problem}", hint=hint)
 
 
 def _lacks(error: OSError) -> bool:

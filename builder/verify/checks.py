@@ -34,6 +34,7 @@ from builder.verify.targets import ProofTarget
 
 SKIP_STATUS = 77  # Automake's convention
 SINGLETONS = "MPI started singletons"
+ALL_ARRIVED = re.compile(r"\d+ ranks? on \d+ hosts?: ")  # the last line of `mpi` without a fault
 _FAILED = re.compile(r"\bFAILED\b")  # a whole word: not in CUBLAS_STATUS_EXECUTION_FAILED
 # A shell, or the loader, about a program that did not run: a pipe hides its exit status.
 _NOT_RUN = re.compile(
@@ -200,7 +201,10 @@ def _result(check: InImageCheck, done: Completed) -> tuple[str, str]:
     fault = _no_finding(last, done.stdout)
     if not (fault or done.returncode):
         fault = f"a program did not run: {last}" if _NOT_RUN.search(last) else ""
-        fault = readable(fault or _misreported(check, all_data_of(done.stdout)))[: LONGEST // 2]
+        fault = fault or _misreported(check, all_data_of(done.stdout))
+        if check.name == agreement.MPI and not (fault or ALL_ARRIVED.match(last)):
+            fault = f"its last line is a fault: {last}"  # a launcher may lose the ranks' status
+        fault = readable(fault)[: LONGEST // 2]
     if fault:
         return FAILED, f"exit status {done.returncode}, but {fault}"
     return (SKIPPED if done.returncode else PASSED), last

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -206,7 +205,10 @@ def within_reach(
     for odd in irregular(path):
         raise BadInput(f"{odd}: neither a file nor a folder, so {name} is incomplete")
     if path.is_dir():
-        shutil.copytree(path, target, copy_function=link_or_copy)
+        target.mkdir()
+        for original in sorted(path.rglob("*")):  # folders before what is in them
+            copy = target / original.relative_to(path)
+            copy.mkdir() if original.is_dir() else link_or_copy(original, copy)
         digest = read_layout(target).digest
     else:
         link_or_copy(path, target)

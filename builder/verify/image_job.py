@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import os
 import shutil
 import time
 from collections.abc import Mapping
@@ -35,6 +36,7 @@ from builder.model.manifest import (
     RecipeVersion,
     UsedBase,
 )
+from builder.model.predicates import builder_of
 from builder.system.files import write_atomically
 from builder.verify.finished_images import prove_again, proven_state
 from builder.verify.preparation import not_tried
@@ -237,6 +239,7 @@ class ImageJob:
             tools=run.versions,
             packages=packages,
             started=self._started,
+            builder=builder_of(os.environ),
             durations_s=self.timer.seconds,
             in_image_checks=target.checks,
             artifacts=in_folder(self._artifacts),

@@ -30,7 +30,7 @@ from builder.build.run import Run, now
 from builder.model.errors import BadInput, Refused
 from builder.model.manifest import FILES, MANIFEST, InImageCheck
 from builder.model.records import read, write
-from builder.system.files import read_json, write_whole
+from builder.system.files import read_json, write_atomically
 from builder.system.process import Completed
 from builder.verify.checks import DRIVER_LIBRARIES
 from builder.verify.finished_images import OpenImage, finished, opened
@@ -259,7 +259,7 @@ def _write_tar(target: Path, text: str, images: Sequence[Path], record: Path) ->
             for path in images:
                 with path.open("rb") as file:
                     archive.addfile(_entry(path.name, path.stat().st_size, 0o644), file)
-        write_whole(record, text)
+        write_atomically(record, text, durable=True)
         partial_file.rename(target)
     finally:
         partial_file.unlink(missing_ok=True)

@@ -20,6 +20,7 @@ from builder.artifacts.oci import Layout, read_layout
 from builder.build.engines import Buildah, Tools
 from builder.build.run import now
 from builder.build.workspace import failed_step
+from builder.host.doctor import lacking_ids
 from builder.host.doctor.diagnosis import SystemRoots
 from builder.host.doctor.emulation import emulation_item
 from builder.host.doctor.programs import Programs
@@ -110,9 +111,13 @@ def _kind(manifest: Manifest, tools: Tools, runner: str) -> Kind:
     if not kinds:
         formats = ", ".join(manifest.artifacts)
         raise BadInput(f"{runner}: {manifest.image} has only {formats}")
-    for kind in kinds:
-        if tools.has(kind.program):
+    installed = [kind for kind in kinds if tools.has(kind.program)]
+    lacking = [lacking_ids(kind.name, SystemRoots()) for kind in installed]
+    for kind, item in zip(installed, lacking, strict=True):
+        if item is None:
             return kind
+    for item in filter(None, lacking):
+        raise MissingPrerequisite(f"{item.title}: {item.text}", hint=item.remedy)
     names = ", ".join(kind.program for kind in kinds)
     raise MissingPrerequisite(
         f"this machine has none of {names}", hint="'build-images doctor' says how to get them"

@@ -42,22 +42,19 @@ def bill_of_materials(
 ) -> dict[str, object]:
     """Return the packages of dpkg, RPM and Python in a flattened image, and its source files.
 
-    `built_from` are the locked files that its recipes build. If a package database cannot be read,
-    the document says that it is incomplete.
+    `built_from` are the locked files that its recipes build. The document says that it is
+    incomplete if the RPM database cannot be read, or if neither dpkg nor RPM lists a package.
     """
     system = _os_release(nodes)
     name, system_version = system.get("ID", ""), system.get("VERSION_ID", "")
     release = f"{system.get('ID', distribution)}-{system_version}" if system_version else ""
-    components = [
-        *debian_packages(nodes, distribution, release),
-        *python_packages(nodes),
-        *source_components(built_from),
-    ]
-    aggregate = "unknown"
+    components = list(debian_packages(nodes, distribution, release))
     try:
-        components += list(rpm_packages(nodes, release or distribution))
+        components += rpm_packages(nodes, release or distribution)
+        aggregate = "unknown" if components else "incomplete"
     except ValueError:
         aggregate = "incomplete"
+    components += [*python_packages(nodes), *source_components(built_from)]
     unique = {str(one["bom-ref"]): one for one in components}
     operating_system = {
         "type": "operating-system",

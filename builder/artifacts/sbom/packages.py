@@ -27,7 +27,6 @@ from builder.model.digests import digest_of
 from builder.system.files import table_beside
 
 CHECKSUM, CHECKSUM_OF = "build-images:checksum", "build-images:checksum-of"
-_MOST = 40  # licences of one component: some of Debian's packages name hundreds of variants
 _LONGEST = 200
 
 _TABLES = table_beside(__file__, "licences.yaml")
@@ -38,12 +37,13 @@ _COMMON = re.compile(
 )
 _FIELD = re.compile(r"^License:(.*)$", re.MULTILINE)
 _ALTERNATIVES = re.compile(r"\s+(?:and|or|and/or)\s+|,\s*|\s*\|\s*", re.IGNORECASE)
+_OPERATOR = re.compile(r"\b(?:AND|OR|WITH)\b")
 _STATUS = "var/lib/dpkg/status"
 _INFO = "var/lib/dpkg/info/"
 _DOC = "usr/share/doc/"
 _METADATA = re.compile(r"(?:^|/)[^/]+\.(?:dist-info/METADATA|egg-info/PKG-INFO|egg-info)$")
 _CLASSIFIER = "License :: OSI Approved :: "
-_SHORT = 60  # characters; longer ones are the text of a licence, not its name
+_ANY, _SHORT = 1 << 16, 60  # characters; longer ones are the text of a licence, not its name
 
 
 def purl(
@@ -107,7 +107,7 @@ def licence(name: str) -> dict[str, object]:
 def licences(names: Iterable[str]) -> list[dict[str, object]]:
     """Return licences in order, each once."""
     unique = {str(one): one for name in names if name.strip() and (one := licence(name.strip()))}
-    return [unique[key] for key in sorted(unique)][:_MOST]
+    return [unique[key] for key in sorted(unique)]
 
 
 def of_copyright(text: str) -> list[dict[str, object]]:
@@ -120,9 +120,16 @@ def of_copyright(text: str) -> list[dict[str, object]]:
 
 
 def expression(text: str) -> list[dict[str, object]]:
-    """Return the licence that an RPM or Python package states: one line, perhaps an expression."""
+    """Return the licences that an RPM or Python package states, an SPDX expression as it is.
+
+    https://spdx.github.io/spdx-spec/v2.3/SPDX-license-expressions/: its operators are upper-case.
+    """
     line = " ".join(text.split())
-    return [licence(line)] if line and line.upper() != "UNKNOWN" else []
+    if line.upper() == "UNKNOWN":
+        return []
+    if _OPERATOR.search(line):
+        return [{"expression": line}]
+    return licences(_ALTERNATIVES.split(line))
 
 
 def data_of(nodes: Mapping[str, TreeNode], path: str) -> bytes | None:
@@ -204,9 +211,9 @@ def python_packages(nodes: Mapping[str, TreeNode]) -> Iterator[dict[str, object]
 
 def _python_licences(headers: Message) -> list[dict[str, object]]:
     """Return the newest field that is set: the expression, then the name, then the classifiers."""
-    for field in ("License-Expression", "License"):
+    for field, longest in (("License-Expression", _ANY), ("License", _SHORT)):
         stated = str(headers.get(field) or "")
-        if len(stated) <= _SHORT and (stated_licences := expression(stated)):
+        if len(stated) <= longest and (stated_licences := expression(stated)):
             return stated_licences
     classifiers = [str(one) for one in headers.get_all("Classifier") or []]
     return licences(

@@ -34,7 +34,7 @@ from builder.trust.proof.attestations import attestations, merged, proofs
 from builder.trust.proof.cosign import KEYLESS, PKCS11, keyless_attestations, signer_of
 from builder.trust.proof.existing import ExistingProof
 from builder.trust.proof.keys import Signer
-from builder.trust.proof.statements import builder_of, signature_statement, statements_of
+from builder.trust.proof.statements import signature_statement, statements_of
 
 # Makes the proof of an image, or of an index with its images; the source may already have some.
 Prove: TypeAlias = "Callable[[Source, Descriptor, Sequence[Ready]], Sequence[ProofManifest]]"
@@ -52,9 +52,7 @@ def prove_with(key: str, releases: Sequence[ReadyRelease], processes: Processes)
         return unsigned
     attest = _signing(key, processes, signs_image=True)
     statements = {
-        image.planned.identifier: statements_of(
-            image.folder, image.record, builder_id=builder_of(os.environ)
-        )
+        image.planned.identifier: statements_of(image.folder, image.record)
         for release in releases
         for image in release.images
     }

@@ -12,7 +12,7 @@ from builder.distribute.pull.folders import check_own, make_own
 from builder.model.errors import Refused
 from builder.model.exact_json import part, time_of
 from builder.model.records import named, read, unknown
-from builder.system.files import read_regular, write_whole
+from builder.system.files import read_regular, write_atomically
 from builder.system.home import Home
 from builder.system.locks import locked
 from builder.trust.policy.judgement import rollback, times_of
@@ -133,7 +133,7 @@ def last_pulls() -> Last:
 
 def write_json(file: Path, document: Mapping[str, object]) -> None:
     """Write a JSON file atomically; no other process may write it meanwhile."""
-    write_whole(file, json.dumps(document, indent=1) + "\n")
+    write_atomically(file, json.dumps(document, indent=1) + "\n", durable=True)
 
 
 def read_receipt(folder: Path) -> PullReceipt | None:

@@ -24,7 +24,7 @@ from builder.host.doctor.folders import (
     here_item,
     standing,
 )
-from builder.host.doctor.machine import ID_FILES, machine_items
+from builder.host.doctor.machine import ID_FILES, id_items, machine_items
 from builder.host.doctor.programs import Programs, host_programs, program_item, program_items
 from builder.model.architectures import ARCHITECTURES
 from builder.model.errors import MissingPrerequisite
@@ -208,6 +208,15 @@ def lacking_for(diagnosis: Diagnosis, runner: str, arch: str) -> tuple[Item, ...
     with_ids = runner in _AS_ROOT_INSIDE and diagnosis.user != "root"
     rootless = _ROOTLESS if with_ids else ()
     return _missing(diagnosis.items, (*rootless, *_RUNNERS[runner], key_of(arch)))
+
+
+def lacking_ids(runner: str, roots: SystemRoots) -> Item | None:
+    """Return the range of ids that a runner needs and this user lacks; None if there is none."""
+    user = _caller()
+    if runner not in _AS_ROOT_INSIDE or user == "root":
+        return None
+    items = (item for item in id_items(user, roots) if item.key in ID_FILES and not item.ok)
+    return next(items, None)
 
 
 def _build(engine: str, as_root: bool) -> tuple[str, ...]:

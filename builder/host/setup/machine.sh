@@ -36,8 +36,11 @@ look_around() {
     elif ((EUID == 0)); then
         # Not below /root: engines that run as an ordinary user must be able to reach it.
         HOME_DIR=/var/lib/build-images
+    elif [[ ${XDG_DATA_HOME-} == /* ]]; then
+        HOME_DIR=$XDG_DATA_HOME/build-images
     else
-        HOME_DIR=${XDG_DATA_HOME:-$HOME/.local/share}/build-images
+        [[ ${HOME-} == /* ]] || HOME=$(getent passwd "$EUID" | cut --delimiter=: --fields=6)
+        HOME_DIR=$HOME/.local/share/build-images
     fi
     [[ $HOME_DIR == /* ]] || HOME_DIR=$PWD/$HOME_DIR
     TOOLS=$HOME_DIR/tools

@@ -8,10 +8,11 @@ claim then has a fault, and proves nothing.
 from __future__ import annotations
 
 import datetime as dt
+import re
 from collections.abc import Iterable, Iterator, Mapping
 
 from builder.model.agreement import outcomes_of, run_faults
-from builder.model.cells import FAILED, FORMATS, NONE, Cell
+from builder.model.cells import FAILED, FORMATS, NONE, PASSED, SKIPPED, Cell
 from builder.model.exact_json import member, part, time_of
 from builder.model.package_indices import state_from
 from builder.model.predicates import (
@@ -38,6 +39,8 @@ from builder.trust.policy.records import (
 )
 
 TYPES: Mapping[str, str] = {TEST_RESULT: EVIDENCE, SLSA: PROVENANCE, CYCLONEDX: BILL}
+_NO_SOURCE = frozenset(["cell", "engine"])  # parameters of this program's builds
+_OPERATORS = re.compile(r"[()|,]|\s(?:and|or|with)\s", re.IGNORECASE)  # between licences
 _RUNTIMES = {"ch-run": "charliecloud"}  # evidence names the program
 
 
@@ -100,8 +103,14 @@ def _packages(indices: Iterable[object]) -> PackageIndices | None:
 
 
 def _outcomes(result: TestResult) -> dict[str, str]:
-    """Return the outcome of each check: the worst in the lists and in its details."""
+    """Return the outcome of each check: the worst in the lists and in its details.
+
+    A check that needs a GPU and passed where none was handed over counts as skipped.
+    """
     outcomes = outcomes_of(result)
+    for name, finding in result.checks:
+        if part(finding.data, "gpu_here") is False and outcomes[name] == PASSED:
+            outcomes[name] = SKIPPED
     if result.lists.result not in {"PASSED", "WARNED", "FAILED"}:
         raise ValueError(f"result {result.lists.result}")
     if result.lists.result == "FAILED" and FAILED not in outcomes.values():
@@ -122,12 +131,14 @@ def _tree(statement: Mapping[str, object]) -> str:
 def provenance_of(predicate: Mapping[str, object]) -> Provenance:
     """Read SLSA provenance v1; raises `LookupError`, `TypeError`, `ValueError`, `AttributeError`.
 
-    The sources are all parameters and materials. A material without a URI is listed by its name,
-    and again with its digest: `matrix.yaml@sha256:...`.
+    The sources are all parameters but engine and cell, and materials. A material without a URI is
+    listed by its name, and again with its digest: `matrix.yaml@sha256:...`.
     """
     definition, details = member(predicate, "buildDefinition"), member(predicate, "runDetails")
     parameters = definition["externalParameters"]
-    sources = list(_texts(parameters))
+    sources = [
+        text for key, value in parameters.items() if key not in _NO_SOURCE for text in _texts(value)
+    ]
     cell = _cell(parameters.get("cell"))
     for material in definition.get("resolvedDependencies") or []:
         sources += [str(material[key]) for key in ("uri", "name") if material.get(key)]
@@ -155,10 +166,13 @@ def bill_of(predicate: Mapping[str, object]) -> Bill:
     """Read a CycloneDX bill of materials, with nested components.
 
     Compositions state whether it is incomplete: https://cyclonedx.org/docs/1.5/json/#compositions.
+    One that names the operating system alone is incomplete, too.
     """
+    kinds = {component.get("type") for component in _components(predicate)}
     aggregates = [str(one["aggregate"]) for one in part(predicate, "compositions") or []]
     return Bill(
-        complete=not any(aggregate.startswith("incomplete") for aggregate in aggregates),
+        complete=kinds != {"operating-system"}
+        and not any(aggregate.startswith("incomplete") for aggregate in aggregates),
         packages=tuple(
             Package(
                 name=str(component["name"]),
@@ -181,11 +195,12 @@ def _components(predicate: Mapping[str, object]) -> Iterator[Mapping[str, object
 
 def _licences(component: Mapping[str, object]) -> Iterator[str]:
     for entry in part(component, "licenses") or []:
-        if "expression" in entry:
-            words = str(entry["expression"]).replace("(", " ").replace(")", " ").split()
-            yield from (word for word in words if word not in {"AND", "OR", "WITH"})
-        else:
-            yield str(entry["license"].get("id") or entry["license"]["name"])
+        stated = entry.get("license") or {}
+        name = str(entry.get("expression") or stated.get("id") or stated["name"])
+        parts = [part.strip() for part in _OPERATORS.split(name)]
+        if "expression" not in entry:  # a name may contain such a word: also as it is
+            parts.insert(0, name)
+        yield from dict.fromkeys(filter(None, parts))
 
 
 def _subjects(statement: Mapping[str, object]) -> list[tuple[str, str]]:

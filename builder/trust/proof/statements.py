@@ -14,12 +14,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from builder import __version__
 from builder.model.errors import BadInput
 from builder.model.exact_json import part, time_of
 from builder.model.inputs import public_url
 from builder.model.manifest import ImageInputs, Manifest, UsedBase
-from builder.model.predicates import CYCLONEDX, SLSA, STATEMENT
+from builder.model.predicates import CYCLONEDX, PROGRAM, SLSA, STATEMENT
 from builder.system.files import read_bound
 from builder.trust.proof.attachments import MAX_PAYLOAD, Unusable, base64_bytes, json_object
 from builder.trust.proof.keys import Signer
@@ -29,7 +28,6 @@ IN_TOTO = "application/vnd.in-toto+json"
 SIGN = "https://sigstore.dev/cosign/sign/v1"  # the predicate of a signature in a bundle
 _MAX_SIGNATURES = 16
 BUILD_TYPE = "pkg:generic/build-images#image/v1"
-PROGRAM = "pkg:generic/build-images"
 _IN_TOTO_TIME = "%Y-%m-%dT%H:%M:%SZ"
 
 
@@ -120,22 +118,11 @@ def statement_of(payload: bytes, digest: str) -> dict[str, object]:
     return statement
 
 
-def builder_of(environment: Mapping[str, str]) -> str:
-    """Return the builder's URI: GitHub's workflow or GitLab's project, else this program.
-
-    Outside a CI system nothing is known about the builder: SLSA Build level 1.
-    """
-    if server := environment.get("GITHUB_SERVER_URL"):
-        return f"{server}/{environment.get('GITHUB_WORKFLOW_REF', '')}"
-    if environment.get("GITLAB_CI"):
-        return environment.get("CI_PROJECT_URL", PROGRAM)
-    return f"{PROGRAM}@{__version__}"
-
-
-def provenance(manifest: Manifest, *, builder_id: str) -> bytes:
+def provenance(manifest: Manifest) -> bytes:
     """Return SLSA provenance v1 of an image; its subjects are all artifacts of the image.
 
-    Raises `BadInput` for the manifest of an earlier version, which lacks some of the inputs.
+    Of the builder of an image that an earlier version built, nothing is known. Raises `BadInput`
+    for the manifest of an earlier version, which lacks some of the inputs.
     """
     try:
         subjects = [
@@ -144,7 +131,7 @@ def provenance(manifest: Manifest, *, builder_id: str) -> bytes:
         ]
         predicate = {
             "buildDefinition": _build_definition(manifest),
-            "runDetails": _run_details(manifest, builder_id),
+            "runDetails": _run_details(manifest),
         }
         return _statement(subjects, SLSA, predicate)
     except (TypeError, AttributeError, ValueError) as error:
@@ -172,7 +159,7 @@ def _build_definition(manifest: Manifest) -> dict[str, object]:
     }
 
 
-def _run_details(manifest: Manifest, builder_id: str) -> dict[str, object]:
+def _run_details(manifest: Manifest) -> dict[str, object]:
     inputs = manifest.inputs
     program = {"uri": f"{PROGRAM}@{inputs.version}", "digest": _digest(inputs.program)}
     versions = {"build-images": inputs.version, "compiler": inputs.compiler}
@@ -180,7 +167,7 @@ def _run_details(manifest: Manifest, builder_id: str) -> dict[str, object]:
         raise ValueError("no specs")
     return {
         "builder": {
-            "id": builder_id,
+            "id": manifest.builder or f"{PROGRAM}@{inputs.version}",
             "version": versions | dict(manifest.tools),
             "builderDependencies": [program],
         },
@@ -222,7 +209,7 @@ def _digest(text: str) -> dict[str, str]:
     return {algorithm: value}
 
 
-def statements_of(folder: Path, manifest: Manifest, *, builder_id: str) -> tuple[bytes, ...]:
+def statements_of(folder: Path, manifest: Manifest) -> tuple[bytes, ...]:
     """Return the statements to sign: the evidence of each run, bill of materials and provenance.
 
     `manifest` is the manifest.json in `folder`. Evidence is returned byte for byte. Raises
@@ -240,7 +227,7 @@ def statements_of(folder: Path, manifest: Manifest, *, builder_id: str) -> tuple
         predicate_type=CYCLONEDX,
         predicate=json.loads(_read(folder, manifest, manifest.sbom)),
     )
-    return (*evidence, bill, provenance(manifest, builder_id=builder_id))
+    return (*evidence, bill, provenance(manifest))
 
 
 def _read(folder: Path, manifest: Manifest, name: str) -> bytes:

@@ -41,7 +41,7 @@ from builder.model.errors import (
 )
 from builder.model.records import write
 from builder.system.descendants import text_of
-from builder.system.files import json_record, write_whole
+from builder.system.files import json_record, write_atomically
 from builder.system.home import Home
 from builder.system.process import Processes
 from builder.system.terminal import Progress, interruptions
@@ -293,7 +293,8 @@ def main() -> int:
             if event.failure:  # perhaps of the machine: it is examined again
                 order.with_name(_MACHINE).unlink(missing_ok=True)
             seconds = round(time.monotonic() - begin, 2)
-            write_whole(target, dataclasses.replace(event, seconds=seconds).text())
+            event = dataclasses.replace(event, seconds=seconds)
+            write_atomically(target, event.text(), durable=True)
             return 0
         if event is None:
             for run in running:

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 
 from builder.model import FAILED, PASSED, SKIPPED, Outcome
 from builder.system.process import Completed
-from builder.verify.checks import SINGLETONS
+from builder.verify.checks import ALL_ARRIVED, SINGLETONS
 from builder.verify.container_output import (
     LONGEST,
     all_data_of,
@@ -73,6 +73,7 @@ def rank_outcome(
             _timeout(start, done, lines)
             or _failure(start, title, done, lines)
             or _wrong_groups(start, groups)
+            or ("" if ALL_ARRIVED.match(lines[-1]) else f"its last line is a fault: {lines[-1]}")
             or _other_library(library, data)
         )
     if not reason:

@@ -185,6 +185,32 @@ def test_a_hard_link_to_nothing_is_a_failure(tmp_path: Path) -> None:
         pass
 
 
+THROUGH_LINKS: dict[str, tuple[Layer, ...]] = {
+    "in one layer": ([a_folder("usr"), a_link("tmp", "usr"), a_file("tmp/sh", "x")],),
+    "of a lower layer": ([a_folder("usr"), a_link("tmp", "usr")], [a_file("tmp/deep/sh", "x")]),
+    "through a file": ([a_file("tmp", ""), a_file("tmp/sh", "x")],),
+    "replaced at the end": ([a_link("tmp", "usr"), a_file("tmp/sh", "x"), a_folder("tmp")],),
+}
+
+
+@pytest.mark.parametrize("case", THROUGH_LINKS)
+def test_a_path_below_a_link_is_a_failure(case: str, tmp_path: Path) -> None:
+    layers = THROUGH_LINKS[case]
+    fault = r"/tmp/(deep/)?sh: its parent /tmp is not a folder"
+    if case != "replaced at the end":  # where only the order of members counts
+        with pytest.raises(StepFailed, match=fault), laid(tmp_path, *layers):
+            pass
+    data = tar_bytes(*(member for layer in layers for member in layer))
+    with pytest.raises(StepFailed, match=fault):
+        list(entries_of_tar(io.BytesIO(data)))
+
+
+def test_a_mount_point_is_a_folder() -> None:
+    data = tar_bytes(a_folder("usr"), a_link("run", "usr"))
+    with pytest.raises(StepFailed, match="/run: a mount point that is not a folder"):
+        list(entries_of_tar(io.BytesIO(data)))
+
+
 def test_setuid_modes_are_kept(tmp_path: Path) -> None:
     layer = [a_file("su", "s", 0o4755), a_hard_link("su2", "su"), a_folder("tmp2", 0o1777)]
     with laid(tmp_path, layer) as nodes:

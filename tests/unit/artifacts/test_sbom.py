@@ -27,6 +27,7 @@ from builder.artifacts.sbom.packages import (
     CHECKSUM,
     CHECKSUM_OF,
     berkeley_values,
+    expression,
     licence,
     of_copyright,
 )
@@ -180,7 +181,7 @@ def test_what_dpkg_knows_of_a_package(tmp_path: Path) -> None:
         ("Files: *\nLicense: " + "x" * 300, ["x" * 200]),
         (
             "Files: *\nLicense: " + ", ".join(map(str, range(100, 141))),
-            [*map(str, range(100, 140))],
+            [*map(str, range(100, 141))],
         ),
     ],
 )
@@ -188,6 +189,37 @@ def test_licences_of_debian(text: str, expected: list[str]) -> None:
     read = of_copyright(text.replace("Files:", "Format: https://x\n\nFiles:"))
     found = [part(one, "license", "id") or part(one, "license", "name") for one in read]
     assert found == expected
+
+
+@pytest.mark.parametrize(
+    ("stated", "expected"),
+    [
+        ("MIT", [{"license": {"id": "MIT"}}]),
+        (
+            f"MIT AND {'ISC AND ' * 20}AGPL-3.0-only",
+            [{"expression": f"MIT AND {'ISC AND ' * 20}AGPL-3.0-only"}],
+        ),
+        ("MIT and ISC", [{"license": {"id": "ISC"}}, {"license": {"id": "MIT"}}]),
+        ("unknown", []),
+    ],
+)
+def test_stated_licences_are_complete(stated: str, expected: list[object]) -> None:
+    assert expression(stated) == expected
+
+
+UNLISTED = {
+    "none": {"etc__os-release": "ID=debian\nVERSION_ID=13\n"},
+    "a link": {"var__lib__dpkg__status": "-> /nowhere", "x-1.dist-info__METADATA": METADATA},
+    "an empty one": {"var__lib__dpkg__status": "", "x-1.dist-info__METADATA": METADATA},
+}
+
+
+@pytest.mark.parametrize("database", UNLISTED)
+def test_a_bill_without_a_package_of_the_distribution_is_incomplete(
+    tmp_path: Path, database: str
+) -> None:
+    found: Any = bill_of(nodes_of(tmp_path, UNLISTED[database]))
+    assert [one["aggregate"] for one in found["compositions"]] == ["incomplete"]
 
 
 @pytest.mark.parametrize("target", ["gcc-14-base", "/usr/share/doc/gcc-14-base"])

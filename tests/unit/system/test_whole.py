@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from builder.system.files import discard, temporary_folder, unnamed, write_whole
+from builder.system.files import discard, temporary_folder, unnamed, write_atomically
 
 
 class Killed(BaseException):
@@ -22,14 +22,13 @@ def test_a_file_is_as_it_was_until_it_is_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "some" / "file"
-    write_whole(file, "old")
+    write_atomically(file, "old", durable=True)
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", killed)
         with pytest.raises(Killed):
-            write_whole(file, "new")
+            write_atomically(file, "new", durable=True)
     assert file.read_text() == "old"
-    file.with_name(".file.partial").write_text("what a killed one has left")
-    write_whole(file, "new")
+    write_atomically(file, "new", durable=True)
     assert {one.name: one.read_text() for one in file.parent.iterdir()} == {"file": "new"}
 
 

@@ -78,6 +78,15 @@ def evidence(*, gpu: bool = True, trees: tuple[str, ...] = ("7e" * 32,)) -> dict
     return read
 
 
+def test_a_gpu_check_that_passed_without_a_gpu_counts_as_skipped() -> None:
+    def without_gpu(document: dict[str, Any]) -> None:
+        for check in document["predicate"]["configuration"][1:]:
+            if check["name"] == "mpi":
+                check["annotations"]["data"] = {"gpu_here": False}
+
+    assert read_after(without_gpu).outcomes["mpi"] == "skipped"
+
+
 def signed(kind: str, predicate: dict[str, Any]) -> dict[str, Any]:
     subject = [{"name": "x", "digest": {"sha256": DIGEST}}]
     return {"subject": subject, "predicateType": kind, "predicate": predicate}
@@ -239,7 +248,7 @@ def test_provenance_and_bill() -> None:
     assert claim.content == Provenance(
         builder="ci",
         sources=(
-            *("hpc-base", "x86_64", "https://x.example/hwloc.tar.gz"),
+            *("hpc-base", "https://x.example/hwloc.tar.gz"),
             *("matrix.yaml", "matrix.yaml@sha256:cc"),
         ),
         finished=dt.datetime(2026, 11, 1, tzinfo=dt.timezone.utc),
@@ -252,6 +261,7 @@ def test_provenance_and_bill() -> None:
     components = [
         {"name": "a", "version": "1", "licenses": [{"license": {"id": "MIT"}}]},
         {"name": "b", "licenses": [{"license": {"name": "own"}}]},
+        {"name": "d", "licenses": [{"license": {"name": "(AGPL-3.0-only) and ISC, X"}}]},
         {"name": "c", "licenses": [{"expression": "(MIT OR AGPL-3.0-only) AND ISC WITH x"}]},
     ]
     for kind in (CYCLONEDX, f"{CYCLONEDX}/v1.5"):
@@ -259,8 +269,10 @@ def test_provenance_and_bill() -> None:
         assert bill.kind == BILL
         assert isinstance(bill.content, Bill)
         licences = [entry.licences for entry in bill.content.packages]
-        assert licences == [("MIT",), ("own",), ("MIT", "AGPL-3.0-only", "ISC", "x")]
-        assert [entry.version for entry in bill.content.packages] == ["1", "", ""]
+        stated = "(AGPL-3.0-only) and ISC, X"
+        named = (stated, "AGPL-3.0-only", "ISC", "X")
+        assert licences == [("MIT",), ("own",), named, ("MIT", "AGPL-3.0-only", "ISC", "x")]
+        assert [entry.version for entry in bill.content.packages] == ["1", "", "", ""]
 
 
 CELL = {

@@ -20,8 +20,9 @@ from builder.build.inputs import files_of, program_digest, project_digests
 from builder.model import predicates
 from builder.model.errors import BadInput
 from builder.model.manifest import Manifest
+from builder.model.predicates import builder_of
 from builder.trust.proof import statements
-from builder.trust.proof.statements import builder_of, provenance, statements_of
+from builder.trust.proof.statements import provenance, statements_of
 
 SCHEMA = json.loads((VECTORS / "slsa-provenance-v1.schema.json").read_text())
 
@@ -67,7 +68,7 @@ MANIFEST: dict[str, Any] = {
 
 def written(**inputs: Any) -> dict[str, Any]:
     manifest = {**MANIFEST, "inputs": {**INPUTS, **inputs}}
-    result: dict[str, Any] = json.loads(provenance(record(manifest), builder_id=builder_of({})))
+    result: dict[str, Any] = json.loads(provenance(record(manifest)))
     jsonschema.validate(result, SCHEMA)
     return result
 
@@ -145,10 +146,13 @@ def test_a_manifest_of_an_earlier_version_or_with_a_digest_that_is_none(
     manifest: Manifest,
 ) -> None:
     with pytest.raises(BadInput, match="does not list all inputs of the build"):
-        provenance(manifest, builder_id="x:y")
+        provenance(manifest)
 
 
 def test_what_built_it() -> None:
+    image = {**MANIFEST, "builder": "https://ci.example.org/x"}
+    details = json.loads(provenance(record(image)))["predicate"]["runDetails"]
+    assert details["builder"]["id"] == "https://ci.example.org/x"
     assert builder_of({}) == f"pkg:generic/build-images@{__version__}"
     github = {
         "GITHUB_SERVER_URL": "https://github.example.org",
@@ -213,7 +217,7 @@ def folder_of(tmp_path: Path, **changes: Any) -> tuple[Path, Manifest]:
 
 def test_the_statements_of_a_folder(tmp_path: Path) -> None:
     folder, manifest = folder_of(tmp_path)
-    result = statements_of(folder, manifest, builder_id=builder_of({}))
+    result = statements_of(folder, manifest)
     assert result[0] == evidence(digest("oci"))
     types = [statements.statement_of(entry, digest("oci"))["predicateType"] for entry in result]
     assert types == [predicates.TEST_RESULT, predicates.CYCLONEDX, predicates.SLSA]
@@ -222,22 +226,22 @@ def test_the_statements_of_a_folder(tmp_path: Path) -> None:
 def test_without_evidence_there_is_nothing_to_sign(tmp_path: Path) -> None:
     folder, manifest = folder_of(tmp_path, evidence=[])
     with pytest.raises(BadInput, match="nothing about this image is proven"):
-        statements_of(folder, manifest, builder_id="x:y")
+        statements_of(folder, manifest)
 
 
 @pytest.mark.parametrize("name", ["sbom.cdx.json", "evidence/oci.json"])
 def test_what_lies_there_of_another_image_is_not_signed(tmp_path: Path, name: str) -> None:
     folder, manifest = folder_of(tmp_path)
-    before = statements_of(folder, manifest, builder_id="x:y")
+    before = statements_of(folder, manifest)
     (folder / name).rename(tmp_path / "elsewhere")
     (folder / name).symlink_to(tmp_path / "elsewhere")
-    assert statements_of(folder, manifest, builder_id="x:y") == before
+    assert statements_of(folder, manifest) == before
     (folder / name).write_bytes((folder / name).read_bytes() + b" ")
     with pytest.raises(BadInput, match=f"{name}: its digest differs from manifest.json"):
-        statements_of(folder, manifest, builder_id="x:y")
+        statements_of(folder, manifest)
     earlier = replace(manifest, digests={})
     with pytest.raises(BadInput, match=r"manifest\.json has no digest for it"):
-        statements_of(folder, earlier, builder_id="x:y")
+        statements_of(folder, earlier)
 
 
 @pytest.mark.parametrize("text", ["", "[]", "\xff"])
@@ -246,16 +250,16 @@ def test_a_file_that_cannot_be_read(tmp_path: Path, text: str) -> None:
     (folder / "sbom.cdx.json").write_text(text, encoding="latin-1")
     bound = with_digests(folder, manifest, ["sbom.cdx.json"])
     with pytest.raises(BadInput, match=r"sbom\.cdx\.json: the file is not (valid|a) JSON"):
-        statements_of(folder, bound, builder_id="x:y")
+        statements_of(folder, bound)
     (folder / "evidence" / "oci.json").unlink()
     with pytest.raises(BadInput, match=r"oci\.json: cannot be read"):
-        statements_of(folder, manifest, builder_id="x:y")
+        statements_of(folder, manifest)
 
 
 @pytest.mark.parametrize("emulated", [False, True])
 def test_emulated_is_what_the_build_was(emulated: bool) -> None:
     """And not what later checks were, which may be run elsewhere."""
     manifest = {**MANIFEST, "emulated": not emulated, "emulated_build": emulated}
-    result = json.loads(provenance(record(manifest), builder_id=builder_of({})))
+    result = json.loads(provenance(record(manifest)))
     parameters = result["predicate"]["buildDefinition"]["internalParameters"]
     assert parameters["emulated"] is emulated

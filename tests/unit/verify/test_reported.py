@@ -64,6 +64,7 @@ def test_the_ranks_that_were_asked_for_pass() -> None:
         (f"FAILED {'x' * 300}\n{printed()}", f"it printed: FAILED {'x' * 243}"),
         (printed(library="x" * 300), f"the library is {'x' * 235}"),
         (f"FAILED: sums differ\n{printed()}", "it printed: FAILED: sums differ"),
+        (f"{printed()}rank 3: MPI_Bcast of 9 bytes: byte 7 is 3\n", "is a fault: rank 3: MPI_B"),
     ],
 )
 def test_what_ranks_report_outweighs_the_exit_status(stdout: str, reason: str) -> None:
