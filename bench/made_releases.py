@@ -20,12 +20,12 @@ from pathlib import Path
 from builder import __version__
 from builder.artifacts.manifests import read_manifest, size_of, write_manifest
 from builder.artifacts.oci import LayerBlob, blob_path, finish_layout, read_layout, start_layout
-from builder.build.packing import file_digest
 from builder.build.planning import load_images
 from builder.compile.spec import COMPILER
 from builder.distribute.pull.layers import tree_of_layout
 from builder.model import FORMATS, PASSED, Artifact, Outcome, PlannedImage, Selection
 from builder.model.architectures import ARCHITECTURES
+from builder.model.digests import digest_of_file
 from builder.model.manifest import ImageInputs, Manifest, UsedBase
 from builder.system.host_facts import host_facts
 from builder.verify.evidence import RunEvidence, write_evidence
@@ -146,7 +146,7 @@ def make_image(
         else:
             content = random.Random(f"{seed}-{image.identifier}-{name}").randbytes(size)
             (folder / FILES[name]).write_bytes(content)
-        digests[name] = file_digest(folder / FILES[name])
+        digests[name] = digest_of_file(folder / FILES[name])
     artifacts = [
         Artifact(
             format=name,

@@ -16,7 +16,7 @@ import tarfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from builder.build.packing import file_digest
+from builder.model.digests import digest_of_file
 from builder.model.manifest import FILES, MANIFEST
 
 VARIABLE = "OMPI_MCA_planted"
@@ -98,6 +98,6 @@ def _write_manifest(source: Path, folder: Path) -> None:
     manifest = json.loads((folder / MANIFEST).read_text())
     artifacts = {name: manifest["artifacts"][name] for name in ("oci", "charliecloud")}
     tarball = folder / _TARBALL
-    artifacts["charliecloud"].update(digest=file_digest(tarball), size=tarball.stat().st_size)
+    artifacts["charliecloud"].update(digest=digest_of_file(tarball), size=tarball.stat().st_size)
     manifest.update(artifacts=artifacts, launched={}, evidence=[])
     (folder / MANIFEST).write_text(json.dumps(manifest))

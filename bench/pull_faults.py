@@ -31,7 +31,7 @@ from builder.artifacts.oci import read_layout
 from builder.distribute.pull.artifacts import tree_on_disk
 from builder.distribute.pull.layers import tree_of_layout
 from builder.distribute.pull.receipts import read_receipt
-from builder.model.digests import sha256_of_file
+from builder.model.digests import digest_of_file
 
 FORMATS = ("oci", "sif", "charliecloud", "directory")
 STATUSES = (401, 403, 404, 429, 500, 502, 503)
@@ -79,7 +79,7 @@ def is_whole(out: Path, published: Published, form: str) -> bool:
         layout = read_layout(out / "image.oci")
         return layout.digest == published.image and tree_of_layout(layout) == published.tree
     file = out / {"sif": "image.sif", "charliecloud": "image.tar.gz"}[form]
-    return f"sha256:{sha256_of_file(file)}" == published.artifacts[form]
+    return digest_of_file(file) == published.artifacts[form]
 
 
 def run(number: int, seed: int) -> Counter[str]:

@@ -35,10 +35,10 @@ from builder.artifacts.oci import (
 )
 from builder.artifacts.repack import PlainLayout, unpack
 from builder.build.engines import Tools, apptainer, charliecloud
-from builder.build.packing import file_digest
 from builder.compile.spec.driver import singularity_sections
 from builder.model import FORMATS
 from builder.model.architectures import ARCHITECTURES
+from builder.model.digests import digest_of_file
 from builder.model.manifest import FILES, MANIFEST, SCHEMA
 from builder.system.locks import locked
 
@@ -419,5 +419,5 @@ def _manifest(small: Small, folder: Path) -> dict[str, object]:
 def artifact_of(folder: Path, name: str) -> dict[str, object]:
     """An artifact as manifests hold it."""
     path = folder / FILES[name]
-    digest = read_layout(path).digest if name == "oci" else file_digest(path)
+    digest = read_layout(path).digest if name == "oci" else digest_of_file(path)
     return {"format": name, "path": path.name, "digest": digest, "size": size_of(path)}

@@ -29,7 +29,7 @@ from builder.model import (
     Site,
     Spec,
 )
-from builder.model.digests import sha256_of_file
+from builder.model.digests import digest_of_file, sha256_of_file
 from builder.model.errors import BadInput, BuildImagesError, MissingPrerequisite, counted
 from builder.model.inputs import DEBIAN_SOURCE, INDEX_SOURCES, LOCK
 from builder.model.site import PACKED, RUN_CHECKS, layer_of
@@ -132,9 +132,7 @@ def project_digests(project: Path) -> dict[str, str]:
             shown = layer.shown(name)
             key = re.sub(r"\.ya?ml$", "", name) if name.startswith(_NAMED) else shown
             files[key] = shown, layer.folder / name
-    return {
-        shown: f"sha256:{sha256_of_file(path)}" for shown, path in files.values() if path.is_file()
-    }
+    return {shown: digest_of_file(path) for shown, path in files.values() if path.is_file()}
 
 
 def packed_files(project: Path, local: Iterable[str] = ()) -> dict[str, Path]:

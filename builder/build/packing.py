@@ -19,7 +19,7 @@ from builder.build.workspace import ImageWorkspace, remove
 from builder.compile.spec.driver import sections_of
 from builder.model import Artifact, LockedSource, PlannedImage
 from builder.model.architectures import ARCHITECTURES
-from builder.model.digests import sha256_of_file
+from builder.model.digests import digest_of_file
 from builder.model.errors import StepFailed
 
 BASE_DIGEST = "org.opencontainers.image.base.digest"
@@ -138,12 +138,7 @@ class ImagePacker:
             artifact = self.work.artifact("sif", make)
         if self.run.settings.verify:  # the verification reads all of it and computes its digest
             return artifact
-        return dataclasses.replace(artifact, digest=file_digest(artifact.path))
-
-
-def file_digest(path: Path) -> str:
-    """Return a file's SHA-256, as `sha256:…`."""
-    return f"sha256:{sha256_of_file(path)}"
+        return dataclasses.replace(artifact, digest=digest_of_file(artifact.path))
 
 
 def _base_digest(image: PlannedImage, bases: Sequence[StoredBase]) -> dict[str, str]:

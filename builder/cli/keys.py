@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import getpass
 import os
 import sys
@@ -10,6 +9,7 @@ from pathlib import Path
 
 from builder.cli.options import Options, Parser, a_path
 from builder.model.errors import BadInput
+from builder.system.files import create_file
 from builder.trust.proof.keys import PASSWORD, boxed, generated
 
 _DESCRIPTION = """\
@@ -49,14 +49,12 @@ def run(options: KeysOptions) -> int:
     os.stat(f"{private.parent}/")  # noqa: PTH116 - check the folder before asking for a password
     password = _password()
     key = generated()
-    with contextlib.ExitStack() as failed:  # an incomplete pair would stand in the way of the next
-        for path, data, mode in (
-            (private, boxed(key, password.encode()), 0o600),
-            (public, key.public.pem, 0o644),
-        ):
-            failed.callback(path.unlink, missing_ok=True)
-            _write(path, data, mode=mode)
-        failed.pop_all()
+    create_file(private, boxed(key, password.encode()), mode=0o600)
+    try:
+        create_file(public, key.public.pem, mode=0o644)
+    except OSError:  # half a pair would stand in the way of the next try
+        private.unlink()
+        raise
     print(f"private key  {private}\npublic key   {public}\nSHA-256      {key.public.fingerprint}")
     return 0
 
@@ -77,12 +75,3 @@ def _password() -> str:
     except EOFError as error:
         raise BadInput("no password was entered; no key was created") from error
     raise BadInput("the two passwords differ; no key was created")
-
-
-def _write(path: Path, data: bytes, *, mode: int) -> None:
-    """Write a new file to the disk; never overwrite a file or follow a link."""
-    number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-    with os.fdopen(number, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())

@@ -55,6 +55,11 @@ def digest_of(data: bytes) -> str:
     return f"sha256:{hashlib.sha256(data).hexdigest()}"
 
 
+def digest_of_file(path: Path) -> str:
+    """Return the digest `sha256:...` of a file."""
+    return f"sha256:{sha256_of_file(path)}"
+
+
 def sha256_of(data: IO[bytes]) -> str:
     """Return the SHA-256 of the rest of a stream, in hexadecimal."""
     digest = hashlib.sha256()

@@ -17,7 +17,7 @@ from typing import IO
 
 from urllib3 import HTTPResponse
 
-from builder.model.digests import sha256_of, sha256_of_file
+from builder.model.digests import digest_of_file, sha256_of
 from builder.model.errors import StepFailed
 from builder.registry.connections import BodyLimits
 from builder.registry.failures import RegistryFailed, Transient, WrongContent
@@ -118,7 +118,7 @@ def write_blob(
     if isinstance(source, bytes):
         blob = Descriptor.of(source, media_type)
     else:
-        actual = f"sha256:{sha256_of_file(source)}"
+        actual = digest_of_file(source)
         blob = Descriptor(media_type=media_type, digest=actual, size=size)
     if digest and blob.digest != digest:
         shown = source if isinstance(source, Path) else "the bytes to upload"

@@ -46,6 +46,19 @@ def write_atomically(
         partial.unlink(missing_ok=True)
 
 
+def create_file(path: Path, data: bytes, *, mode: int) -> None:
+    """Write a new file to the disk; never overwrite a file, follow a link or leave a part."""
+    number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    try:
+        with os.fdopen(number, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError:
+        path.unlink()
+        raise
+
+
 _SHOWN = 5  # entries of a folder that an error names
 
 

@@ -17,6 +17,7 @@ from builder.model.manifest import AskedRanks, InImageCheck, Manifest, ProvenIma
 from builder.model.measurement import HostFacts
 from builder.model.package_indices import days_behind
 from builder.system.process import Completed
+from builder.system.terminal import printable
 from builder.verify.container_output import (
     LONGEST,
     all_data_of,
@@ -26,7 +27,6 @@ from builder.verify.container_output import (
     last_line,
     last_words,
     lines_of,
-    one_line,
     readable,
 )
 from builder.verify.runners.protocol import CopiesDriver, Kind, Runner
@@ -115,7 +115,7 @@ def failures_of(record: ProvenImage, folder: Path, *, silent: bool = True) -> li
     lines = list[str]()
     for (check, reason, output), names in runs.items():
         printed = output.splitlines()
-        lines.append(f"{', '.join(names)}/{check}: {one_line(reason)}")
+        lines.append(f"{', '.join(names)}/{check}: {printable(reason)}")
         lines += [f"  | {line}" for line in printed[-_SHOWN_LINES:]]
         file = f"evidence/{names[0]}.xml"
         if len(printed) > _SHOWN_LINES and file in record.evidence:
@@ -135,7 +135,7 @@ def output_in(folder: Path, check: str) -> str:
     for run, outcomes in record.checks.items():
         for each in outcomes:
             if each.check == check:
-                lines.append(f"{run}: {each.outcome}: {one_line(each.reason)}")
+                lines.append(f"{run}: {each.outcome}: {printable(each.reason)}")
                 lines += each.output.splitlines()
     if not lines:
         known = sorted({each.check for outcomes in record.checks.values() for each in outcomes})
@@ -307,7 +307,7 @@ def environment_of(target: ProofTarget, kind: Kind, runner: Runner, *, gpu: bool
     faults = faults or _unlike(actual, _pairs(second.stdout))
     if faults:
         output = end_of(done.stdout.replace("\0", "\n"), done.stderr)
-        reason = one_line("; ".join(faults))
+        reason = printable("; ".join(faults))
         return Outcome(check=ENVIRONMENT_CHECK, outcome=FAILED, reason=reason, output=output)
     names = ", ".join(sorted(expected.keys() & actual.keys() - {*_ALWAYS})) or "none"
     return Outcome(
@@ -364,7 +364,7 @@ def text_of_checks(record: ProvenImage, folder: Path, untried: Mapping[str, str]
         [
             f"{record.image}: {record.outcome}{notes_on(record)}",
             *lines_of_checks(record.checks),
-            *(f"  {name:12} not tried: {one_line(reason)}" for name, reason in untried.items()),
+            *(f"  {name:12} not tried: {printable(reason)}" for name, reason in untried.items()),
             *failures_of(record, folder, silent=False),
         ]
     )
@@ -373,7 +373,7 @@ def text_of_checks(record: ProvenImage, folder: Path, untried: Mapping[str, str]
 def lines_of_checks(outcomes_by_run: Mapping[str, Sequence[Outcome]]) -> list[str]:
     """Return a line for each check of each run."""
     return [
-        f"  {name:12} {check.check:16} {check.outcome:8} {one_line(check.reason)}"
+        f"  {name:12} {check.check:16} {check.outcome:8} {printable(check.reason)}"
         for name, outcomes in outcomes_by_run.items()
         for check in outcomes
     ]

@@ -32,11 +32,6 @@ def readable(text: str) -> str:
     return "".join(c if c.isprintable() or c in "\n\t" else _REPLACEMENT for c in plain)
 
 
-def one_line(text: str) -> str:
-    """Return text on one line with other characters escaped: file names may contain any."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
-
-
 def lines_of(text: str) -> list[str]:
     """Return the non-empty lines, except data lines; a carriage return begins a new line."""
     lines = _TERMINAL.sub("", text).replace("\r", "\n").split("\n")

@@ -12,11 +12,10 @@ from builder.artifacts import manifests
 from builder.artifacts.compare import keep_contents
 from builder.artifacts.oci import Layout, labels_of, read_layout
 from builder.build.engines import Tools
-from builder.build.packing import file_digest
 from builder.build.run import Run, now
 from builder.model import Artifact, PlannedImage, agreement
 from builder.model.architectures import ARCHITECTURES
-from builder.model.digests import sha256_of_file
+from builder.model.digests import digest_of_file, sha256_of_file
 from builder.model.errors import BadInput, StepFailed
 from builder.model.manifest import FILES, MANIFEST, Manifest, ProvenImage
 from builder.model.package_indices import states_in
@@ -98,7 +97,7 @@ def opened(folder: Path, tools: Tools, expected: ProofTarget | None = None) -> I
     Raises `BadInput` if the image's labels do not match the manifest's cell.
     """
     manifest = finished(folder)
-    with work_folder(tools) as work:
+    with readable_folder(tools.home.work, "verify-") as work:
         artifacts = {
             name: within_reach(name, artifact, folder, work)
             for name, artifact in manifest.artifacts.items()
@@ -121,13 +120,6 @@ def opened(folder: Path, tools: Tools, expected: ProofTarget | None = None) -> I
             harness={**target.harness, **harness_of(manifest.inputs.programs)},
         )
         yield OpenImage(record=manifest, artifacts=artifacts, target=target, work=work)
-
-
-@contextlib.contextmanager
-def work_folder(tools: Tools) -> Iterator[Path]:
-    """Create a temporary folder in the builder's home that the ordinary user can read."""
-    with readable_folder(tools.home.work, "verify-") as work:
-        yield work
 
 
 def check_runners(artifacts: Mapping[str, Artifact], runners: Sequence[str]) -> None:
@@ -212,7 +204,7 @@ def within_reach(
         digest = read_layout(target).digest
     else:
         link_or_copy(path, target)
-        digest = file_digest(target)
+        digest = digest_of_file(target)
     if digest != artifact.digest:
         raise BadInput(f"{path}: its digest is {digest}, but {source} says {artifact.digest}")
     return dataclasses.replace(artifact, path=target, tree_digest="")
@@ -288,7 +280,7 @@ def _unbound(folder: Path, manifest: Manifest, names: Iterable[str]) -> str:
 def whole_digest(path: Path) -> str:
     """Return the digest of a file, or of an OCI layout after all its blobs were checked."""
     if not path.is_dir():
-        return f"sha256:{sha256_of_file(path)}"
+        return digest_of_file(path)
     layout = read_layout(path)
     for blob in layout.layers:
         if sha256_of_file(blob) != blob.name:

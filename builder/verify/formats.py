@@ -34,7 +34,8 @@ from builder.model.errors import StepFailed, first_of
 from builder.model.exact_json import part
 from builder.model.planned import environment_text
 from builder.system.compression import DAMAGED
-from builder.verify.container_output import LONGEST, one_line
+from builder.system.terminal import printable
+from builder.verify.container_output import LONGEST
 
 EQUALITY_CHECK = "formats-equal"
 _SHOWN = 5
@@ -135,7 +136,7 @@ def equality(trees: Mapping[str, FormatTree], broken: Mapping[str, str] | None =
     that store them.
     """
     if broken:
-        reason = one_line("; ".join(f"{name}: {why}" for name, why in broken.items()))
+        reason = printable("; ".join(f"{name}: {why}" for name, why in broken.items()))
         return Outcome(check=EQUALITY_CHECK, outcome=FAILED, reason=reason)
     first, *others = trees
     if not others:
@@ -167,7 +168,7 @@ def _unequal(trees: Mapping[str, FormatTree], owners: Sequence[str]) -> list[str
     pairs = [pair for pair in pairs if trees[pair[0]].digest != trees[pair[1]].digest]
     pairs += [(owners[0], name, owner_differences) for name in owners[1:]]
     return [
-        one_line(f"{first} and {other}: {line}")
+        printable(f"{first} and {other}: {line}")
         for first, other, compare in pairs
         for line in compare(trees[first].entries, trees[other].entries)
     ]
@@ -201,7 +202,7 @@ def compared(image: ReadFormats, *, has_checks: bool) -> Outcome:
         return equal
     before = [equal.reason] if equal.outcome == FAILED else []
     output = "\n".join(filter(None, [equal.output, *faults]))
-    reason = one_line("; ".join([*before, *faults]))[:LONGEST]
+    reason = printable("; ".join([*before, *faults]))[:LONGEST]
     return dataclasses.replace(equal, outcome=FAILED, reason=reason, output=output)
 
 

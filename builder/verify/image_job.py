@@ -157,6 +157,7 @@ class ImageJob:
             assert self._layout is not None
             packer = self._packer(self._work)
             self._artifacts = packer.artifacts(self._layout, self._plain)
+            remove(self._work.plain)  # disk space for the verification
             for name, artifact in self._artifacts.items():  # reused from an earlier run
                 self.timer.seconds.setdefault(name, artifact.duration_s)
 

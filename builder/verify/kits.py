@@ -25,8 +25,8 @@ from builder.artifacts.oci import read_layout
 from builder.artifacts.tree import clean
 from builder.build.engines import Tools
 from builder.build.engines.apptainer import environment as apptainer_environment
-from builder.build.packing import file_digest
 from builder.build.run import Run, now
+from builder.model.digests import digest_of_file
 from builder.model.errors import BadInput, Refused
 from builder.model.manifest import FILES, MANIFEST, InImageCheck
 from builder.model.records import read, write
@@ -333,7 +333,7 @@ def with_checks_alone(image: OpenImage, tools: Tools) -> OpenImage:
         tree.write(paths, target)
     if not chosen:
         raise BadInput(f"{image.record.image} has no check of MPI or GPUs for a kit without it")
-    artifact = dataclasses.replace(artifact, path=target, digest=file_digest(target))
+    artifact = dataclasses.replace(artifact, path=target, digest=digest_of_file(target))
     return dataclasses.replace(
         image,
         artifacts={**image.artifacts, "charliecloud": artifact},

@@ -35,7 +35,6 @@ from builder.verify.finished_images import (
     subjects,
     with_emulation,
     within_reach,
-    work_folder,
 )
 from builder.verify.formats import tree_of_artifact
 from builder.verify.proof import emulator_of
@@ -44,7 +43,7 @@ from builder.verify.ranks.launchers import ImageMpi, Launcher, Start, Unfit
 from builder.verify.ranks.library import BoundLibrary, bound_library
 from builder.verify.ranks.outcomes import GRACE_S, rank_outcome
 from builder.verify.runners import RUNNERS
-from builder.verify.runners.protocol import Around, Container, Kind
+from builder.verify.runners.protocol import Around, Container, Kind, readable_folder
 
 LAUNCHED = ("apptainer", "charliecloud")  # an ordinary user can start these on every node
 CHECK = "mpi"  # the ranks run the program of this check
@@ -98,7 +97,7 @@ def verify_launched(
     evidence: list[str] = []
     programs: dict[str, str] = {}
     emulated: dict[str, bool] = {}
-    with work_folder(run.tools) as work:
+    with readable_folder(run.tools.home.work, "verify-") as work:
         artifacts = _artifacts(manifest, runners, folder, work)
         for ranks in _all_ranks(project, starts, manifest, artifacts):
             form, started = ranks.kind.format, now()

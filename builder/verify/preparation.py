@@ -30,12 +30,12 @@ from builder.build.mirror import (
 )
 from builder.build.native import is_lent
 from builder.build.native.tools import lacking
-from builder.build.packing import file_digest
 from builder.build.run import BuildSettings, Run, downloading
 from builder.host import doctor as examination
 from builder.host.doctor import lacking_for
 from builder.model import FAILED, BaseImage, Outcome, PlannedImage
 from builder.model.architectures import ARCHITECTURES
+from builder.model.digests import digest_of_file
 from builder.model.errors import StepFailed, UnfitMachine
 from builder.system.home import Home
 from builder.system.host_facts import host_facts
@@ -256,7 +256,7 @@ def runs_nothing(kind: Kind, container: Container) -> str:
     with readable_folder(container.work, "control-") as folder:
         artifact = _image(kind.format, folder, program)
         control = dataclasses.replace(
-            container, artifact=artifact, directory="/", gpu=False, data=None
+            container, artifact=artifact, directory="/", gpu=False, binds={}
         )
         try:
             with kind.open(control) as runner:
@@ -285,7 +285,7 @@ def _image(artifact_format: str, folder: Path, program: Path) -> Path:
         tar.add(root, arcname=".", filter=_of_root)
     if is_tarball:
         return archive
-    layout, digest = folder / "image.oci", file_digest(archive)
+    layout, digest = folder / "image.oci", digest_of_file(archive)
     layer = oci.LayerBlob(diff_id=digest, digest=digest, size=archive.stat().st_size)
     oci.start_layout(layout)
     archive.rename(oci.blob_path(layout, digest))

@@ -9,10 +9,10 @@ from functools import partial
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from builder.build.packing import file_digest
 from builder.build.run import Run, now
 from builder.model import FAILED, PASSED, SKIPPED, Artifact, Outcome
 from builder.model.agreement import formats_not_run
+from builder.model.digests import digest_of_file
 from builder.model.errors import MissingPrerequisite, StepFailed
 from builder.model.manifest import InImageCheck, ProvenImage, required_runs
 from builder.model.measurement import HostFacts
@@ -164,7 +164,9 @@ def formats_on_gpus(record: ProvenImage) -> set[str]:
 def _proven(artifact: Artifact, tree: FormatTree | None) -> Artifact:
     """Return an artifact with the digests read now, since it may have been damaged."""
     if tree is None:
-        return dataclasses.replace(artifact, digest=artifact.digest or file_digest(artifact.path))
+        return dataclasses.replace(
+            artifact, digest=artifact.digest or digest_of_file(artifact.path)
+        )
     digest = artifact.digest or tree.artifact
     return dataclasses.replace(artifact, digest=digest, tree_digest=tree.digest)
 

@@ -28,7 +28,8 @@ from builder.model.digests import digest_of
 from builder.model.errors import BuildImagesError
 from builder.model.manifest import AskedRanks, InImageCheck, Manifest
 from builder.model.package_indices import IndexState
-from builder.verify.container_output import LONGEST, one_line
+from builder.system.terminal import printable
+from builder.verify.container_output import LONGEST
 from builder.verify.formats import FormatTree
 
 HARNESS_CHECK = "harness"
@@ -103,7 +104,7 @@ def altered_harness(target: ProofTarget, trees: Mapping[str, FormatTree]) -> tup
         reason = "not compared: no record of the scripts that the builder copied into the image"
         return (Outcome(check=HARNESS_CHECK, outcome=SKIPPED, reason=reason),)
     faults = [fault for name, tree in trees.items() for fault in _altered(target, name, tree)]
-    reason = one_line("; ".join(faults))[:LONGEST]
+    reason = printable("; ".join(faults))[:LONGEST]
     return (Outcome(check=HARNESS_CHECK, outcome=FAILED, reason=reason),) if faults else ()
 
 

@@ -32,7 +32,7 @@ from builder.model.measurement import BARE, HostFacts, PlaceFacts, ProgramRun, U
 from builder.system.host_facts import host_facts
 from builder.system.process import Processes
 from builder.verify.container_output import NOTES_AT, NOTING_SCRIPT, ProgramNotes
-from builder.verify.finished_images import finished, within_reach, work_folder
+from builder.verify.finished_images import finished, within_reach
 from builder.verify.measure.sampling import ProcessLoad, Sampler, gpu_look, use_of
 from builder.verify.runners import DEFAULTS, RUNNERS
 from builder.verify.runners.oci import Chroot
@@ -43,6 +43,7 @@ from builder.verify.runners.protocol import (
     Kind,
     Prefixed,
     Runner,
+    readable_folder,
 )
 from builder.verify.runners.sites import BARE_FORMAT, bare_kind
 
@@ -87,7 +88,7 @@ def shell_in_image(folder: Path, tools: Tools, argv: Sequence[str], *, runner: s
     """
     manifest = finished(folder)
     kind = _kind(manifest, tools, runner)
-    with work_folder(tools) as work:
+    with readable_folder(tools.home.work, "verify-") as work:
         artifact = within_reach(kind.format, manifest.artifacts[kind.format], folder, work)
         container = Container(
             artifact=artifact.path,
@@ -258,7 +259,7 @@ def _run_in_copy(
     """
     measured, folder = None, container.work
     try:
-        with work_folder(container.tools) as work:
+        with readable_folder(container.tools.home.work, "verify-") as work:
             artifact = within_reach(kind.format, manifest.artifacts[kind.format], folder, work)
             notes = ProgramNotes(folder=work / "run")
             notes.folder.mkdir(mode=0o700)

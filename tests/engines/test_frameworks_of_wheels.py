@@ -13,7 +13,7 @@ from harness import FORMATS, PROJECT, build_images, manifest_of, passed
 from builder.build.engines import Tools
 from builder.system.process import Completed
 from builder.verify.runners import RUNNERS
-from builder.verify.runners.protocol import Container, Runner
+from builder.verify.runners.protocol import DATA_AT, Container, Runner
 
 pytestmark = [
     pytest.mark.engines,
@@ -73,7 +73,10 @@ def inside(
 ) -> Iterator[Runner]:
     """The image of the recipe that the test names, by Apptainer."""
     container = Container(
-        artifact=images[request.param] / "image.sif", work=shared_folder, tools=tools, data=data
+        artifact=images[request.param] / "image.sif",
+        work=shared_folder,
+        tools=tools,
+        binds={DATA_AT: data},
     )
     with RUNNERS["apptainer"].open(container) as runner:
         yield runner

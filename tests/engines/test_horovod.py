@@ -15,7 +15,7 @@ from builder.build.engines import Tools
 from builder.system.process import Completed
 from builder.verify.ranks import launchers
 from builder.verify.runners import RUNNERS
-from builder.verify.runners.protocol import Around, Container, Runner
+from builder.verify.runners.protocol import DATA_AT, Around, Container, Runner
 
 pytestmark = [
     pytest.mark.engines,
@@ -67,7 +67,9 @@ def opened(
     artifact: Path, data: Path, work: Path, tools: Tools, around: Around | None = None
 ) -> Iterator[Runner]:
     """An image by a site's runner, or one container a rank by a launcher `around` it."""
-    container = Container(artifact=artifact, work=work, tools=tools, data=data, around=around)
+    container = Container(
+        artifact=artifact, work=work, tools=tools, binds={DATA_AT: data}, around=around
+    )
     with RUNNERS[ARTIFACTS[artifact.name]].open(container) as runner:
         yield runner
 

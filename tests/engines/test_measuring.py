@@ -39,7 +39,7 @@ from small_images import Maker, sound
 from builder.build.engines import Tools
 from builder.cli.schema import schema_text
 from builder.verify.measure.programs import PROGRAMS
-from builder.verify.runners.protocol import Container
+from builder.verify.runners.protocol import DATA_AT, Container
 from builder.verify.runners.sites import bare_kind
 
 pytestmark = [pytest.mark.engines, pytest.mark.campaign]
@@ -177,7 +177,11 @@ def test_bare_is_the_image_and_nothing_of_the_caller(
     data.mkdir(exist_ok=True)
     data.chmod(0o1777)
     container = Container(
-        artifact=hpc_bench / "image.tar.gz", work=work, tools=tools, directory="/srv", data=data
+        artifact=hpc_bench / "image.tar.gz",
+        work=work,
+        tools=tools,
+        directory="/srv",
+        binds={DATA_AT: data},
     )
     try:
         with bare_kind({"PATH": "/usr/bin:/bin", "ODD": "a b"}).open(container) as runner:

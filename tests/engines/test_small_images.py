@@ -12,7 +12,7 @@ import pytest
 from harness import ARCHITECTURES, build_images, manifest_of, sample
 from small_images import Maker, Small, artifact_of, sound
 
-from builder.build.packing import file_digest
+from builder.model.digests import digest_of_file
 from builder.verify.formats import tree_of_artifact
 
 pytestmark = pytest.mark.engines
@@ -87,7 +87,7 @@ def test_an_artifact_that_is_not_the_manifests(small_images: Maker) -> None:
 def test_a_sif_is_hashed_while_its_tree_is_read(small_images: Maker) -> None:
     sif = small_images.make(an_image("hashed")) / "image.sif"
     tree = tree_of_artifact("sif", sif, work=small_images.work, tools=small_images.tools)
-    assert tree.artifact == file_digest(sif)
+    assert tree.artifact == digest_of_file(sif)
 
 
 def test_a_damaged_artifact_has_an_outcome_and_the_other_formats_go_on(

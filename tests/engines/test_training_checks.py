@@ -16,7 +16,7 @@ from harness import FORMATS, PROJECT, build_images, manifest_of, passed
 from builder.build.engines import Tools
 from builder.system.process import Completed
 from builder.verify.runners import RUNNERS
-from builder.verify.runners.protocol import Container, Runner
+from builder.verify.runners.protocol import DATA_AT, Container, Runner
 
 pytestmark = [
     pytest.mark.engines,
@@ -52,7 +52,7 @@ def data(shared_folder: Path) -> Path:
 def inside(pytorch: Path, data: Path, shared_folder: Path, tools: Tools) -> Iterator[Runner]:
     """The image, by Apptainer."""
     container = Container(
-        artifact=pytorch / "image.sif", work=shared_folder, tools=tools, data=data
+        artifact=pytorch / "image.sif", work=shared_folder, tools=tools, binds={DATA_AT: data}
     )
     with RUNNERS["apptainer"].open(container) as runner:
         yield runner

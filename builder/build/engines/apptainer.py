@@ -26,6 +26,8 @@ ENVIRONMENT_SCRIPT = ".singularity.d/env/90-environment.sh"  # of the section %e
 _SPOILED = re.compile(r"[\"`\\\x00-\x1f\x7f]")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
+_CACHE = "apptainer-cache"
+
 Seen = Callable[[bytes], object]
 
 
@@ -96,6 +98,7 @@ def build(
         env=environment(target.parent),
         user=tools.ordinary_user,
     )
+    shutil.rmtree(target.parent / _CACHE, ignore_errors=True)  # as large as the image
 
 
 def environment(scratch: Path) -> dict[str, str]:
@@ -107,7 +110,7 @@ def environment(scratch: Path) -> dict[str, str]:
     return {
         "APPTAINER_MKSQUASHFS_ARGS": "-Xcompression-level 5",
         "APPTAINER_TMPDIR": str(scratch),
-        "APPTAINER_CACHEDIR": str(scratch / "apptainer-cache"),
+        "APPTAINER_CACHEDIR": str(scratch / _CACHE),
         "TMPDIR": str(scratch),
     }
 

@@ -20,7 +20,7 @@ from builder.distribute.bundle.inputs import TAG, Input, input_counts, keep_base
 from builder.distribute.bundle.layout import Bundle, BundledRepository
 from builder.distribute.pull.folders import atomic_folder
 from builder.model.architectures import ARCHITECTURES
-from builder.model.digests import sha256_of_file
+from builder.model.digests import digest_of_file
 from builder.model.errors import BadInput, MissingPrerequisite, counted
 from builder.model.exact_json import part
 from builder.model.records import read
@@ -252,7 +252,7 @@ def _downloads(record: Input) -> list[ServedFile]:
 
 
 def _holds(file: Path, blob: Descriptor) -> bool:
-    return file.is_file() and f"sha256:{sha256_of_file(file)}" == blob.digest
+    return file.is_file() and digest_of_file(file) == blob.digest
 
 
 def _bring(repository: BundledRepository, blob: Descriptor, target: Path) -> None:

@@ -21,7 +21,7 @@ from builder.distribute.pull.members import Laid, shown
 from builder.distribute.pull.receipts import NAME, PullReceipt, read_receipt, write_json
 from builder.distribute.pull.remote_image import RemoteImage
 from builder.distribute.pull.request import Judged
-from builder.model.digests import sha256_of_file
+from builder.model.digests import digest_of_file, sha256_of_file
 from builder.model.errors import BadInput, BuildImagesError, Refused
 from builder.model.manifest import FILES
 from builder.model.planned import environment_text
@@ -219,11 +219,11 @@ def _is_intact(path: Path, judged: Judged, receipt: PullReceipt) -> bool:
         layout = read_layout(path)
         return layout.digest == judged.digest and tree_of_layout(layout) == tree
     if name == "sif":
-        return f"sha256:{sha256_of_file(path)}" == judged.digest
+        return digest_of_file(path) == judged.digest
     if receipt.tree != tree:
         return False
     if name == "charliecloud":
-        return f"sha256:{sha256_of_file(path)}" == judged.digest
+        return digest_of_file(path) == judged.digest
     file, environment = path / ENVIRONMENT, environment_of(judged.remote)
     return (
         file.parent.is_dir()

@@ -14,9 +14,10 @@ from builder.distribute.pull.receipts import NAME, PullReceipt, read_receipt
 from builder.model import Artifact
 from builder.model.errors import BadInput
 from builder.model.manifest import FILES, InImageCheck, ProvenImage
-from builder.verify.finished_images import check_runners, within_reach, work_folder
+from builder.verify.finished_images import check_runners, within_reach
 from builder.verify.formats import FormatTree, tree_of_artifact
 from builder.verify.proof import Verified, prove
+from builder.verify.runners.protocol import readable_folder
 from builder.verify.targets import SCRIPTS, ProofTarget, carried_checks
 
 
@@ -66,7 +67,7 @@ def verify_pulled(
     path, name = Path(FILES[receipt.format]), receipt.name
     size = (folder / path).stat().st_size if receipt.format != "oci" else 0
     pulled = Artifact(format=receipt.format, path=path, digest=receipt.digest, size=size)
-    with work_folder(run.tools) as work:
+    with readable_folder(run.tools.home.work, "verify-") as work:
         artifact = within_reach(receipt.format, pulled, folder, work, source=NAME)
         artifacts = {receipt.format: artifact}
         check_runners(artifacts, runners)

@@ -17,7 +17,7 @@ from typing import Protocol, TypeVar
 
 import zstandard
 
-from builder.model.digests import digest_of, sha256_of_file
+from builder.model.digests import digest_of, digest_of_file
 from builder.model.errors import (
     BuildImagesError,
     Interrupted,
@@ -359,7 +359,7 @@ def _manifest(files: Iterable[EntryFile], title: str) -> bytes:
 
 def _written(place: StorePlace, path: Path, media_type: str) -> Descriptor:
     """Add a file unless the place has it; return its descriptor."""
-    digest = f"sha256:{sha256_of_file(path)}"
+    digest = digest_of_file(path)
     blob = Descriptor(media_type=media_type, digest=digest, size=path.stat().st_size)
     if not place.has(blob):
         place.write(path, blob)

@@ -39,7 +39,7 @@ from builder.verify.measure.programs import (
 from builder.verify.measure.sampling import Gpus, Sampler, busy_share, gpu_look
 from builder.verify.proof import emulator_of
 from builder.verify.runners import DEFAULTS, RUNNERS
-from builder.verify.runners.protocol import Container, Runner
+from builder.verify.runners.protocol import DATA_AT, Container, Runner
 from builder.verify.runners.sites import BARE_FORMAT, bare_kind
 
 _TIMEOUT_S = float(MEASURED_S)
@@ -126,7 +126,7 @@ def _places(
             work=image.work,
             tools=tools,
             directory=target.directory,
-            data=data,
+            binds={DATA_AT: data},
         )
         version = run.versions.get(kind.program) or tools.version(kind.program)
         name = BARE if kind.name == BARE else kind.run_name

@@ -50,10 +50,10 @@ class Container:
     """An artifact to run commands in.
 
     `directory` is the image's working directory, which not every format can store. With `gpu` the
-    host's GPUs are passed to the container. `work` is a folder for temporary files. `data` is a
-    folder of this machine that commands can read and write at `DATA_AT`, and `binds` are others, by
-    their paths in the container. Only the runners of sites use `around`, the launcher that starts
-    the container, and `mounts`, more folders of this machine.
+    host's GPUs are passed to the container. `work` is a folder for temporary files. `binds` are
+    folders of this machine that commands can read and write, by their paths in the container. Only
+    the runners of sites use `around`, the launcher that starts the container, and `mounts`, more
+    folders of this machine.
     """
 
     artifact: Path
@@ -61,19 +61,13 @@ class Container:
     tools: Tools
     directory: str = "/"
     gpu: bool = False
-    data: Path | None = None
     binds: Mapping[str, Path] = field(default_factory=dict)
     around: Around | None = None
     mounts: Mapping[str, Path] = field(default_factory=dict)
 
     def bind_options(self, name: str) -> list[str]:
-        """Return the options that mount `all_binds` in the container."""
-        return [f"--{name}={path}:{at}" for at, path in self.all_binds.items()]
-
-    @property
-    def all_binds(self) -> dict[str, Path]:
-        """The folders that commands can read and write, `data` first."""
-        return {**({DATA_AT: self.data} if self.data else {}), **self.binds}
+        """Return the options that mount `binds` in the container."""
+        return [f"--{name}={path}:{at}" for at, path in self.binds.items()]
 
 
 def binds_of(texts: Iterable[str]) -> dict[str, Path]:

@@ -205,11 +205,11 @@ def bare_kind(environment: Mapping[str, str]) -> Kind:
 @contextlib.contextmanager
 def _bare_runner(container: Container, environment: Mapping[str, str]) -> Iterator[Runner]:
     with unpacked(container, user=None) as root:
-        for path in _mount_points(root, [*_MOUNTED, *container.all_binds]):
+        for path in _mount_points(root, [*_MOUNTED, *container.binds]):
             path.mkdir(parents=True, exist_ok=True)
         prefix = chroot_argv(
             str(root),
-            container.all_binds,
+            container.binds,
             {**environment, "HOME": HOME_IN_CONTAINER},
             directory=container.directory,
             is_root=os.geteuid() == 0,

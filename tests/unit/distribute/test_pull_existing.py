@@ -16,7 +16,7 @@ from builder.distribute.pull.artifacts import NAMES, existing_output, tree_on_di
 from builder.distribute.pull.receipts import SCHEMA
 from builder.distribute.pull.remote_image import published
 from builder.distribute.pull.request import Judged
-from builder.model.digests import sha256_of_file
+from builder.model.digests import digest_of_file
 from builder.model.errors import BadInput, Refused
 from builder.registry import Descriptor, Registry
 from builder.registry.manifests import ARTIFACT_TYPES
@@ -53,7 +53,7 @@ def pulled(output: Path, form: str = "sif") -> Judged:
     if form != "directory":
         path = output / NAMES[form]
         path.write_bytes(b"SIF")
-        digest = f"sha256:{sha256_of_file(path)}"
+        digest = digest_of_file(path)
     else:
         (path / "ch").mkdir(parents=True)
         (path / "ch/environment").write_text("A=b\n")

@@ -37,7 +37,7 @@ from test_proving import (
     manifest_part,
 )
 
-from builder.build.packing import file_digest
+from builder.model.digests import digest_of_file
 from builder.model.errors import BadInput, BuildImagesError, Refused
 from builder.model.manifest import InImageCheck
 from builder.model.records import write as as_json
@@ -482,7 +482,7 @@ def small_kit(machine: Machine, *checks: Mapping[str, Any], needs: str = "mpi") 
             link = tarfile.TarInfo(f"./{path}")
             link.type, link.linkname = tarfile.SYMTYPE, target
             archive.addfile(link)
-    artifacts["charliecloud"]["digest"] = file_digest(tarball)
+    artifacts["charliecloud"]["digest"] = digest_of_file(tarball)
     named = [{"needs": [needs], **check} for check in checks]
     manifest = {**MANIFEST, "artifacts": artifacts, "in_image_checks": named}
     (machine.folder / "manifest.json").write_text(json.dumps(document(manifest)))

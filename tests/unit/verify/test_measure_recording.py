@@ -22,7 +22,7 @@ from builder.verify.measure import rounds
 from builder.verify.measure.programs import PROGRAMS
 from builder.verify.measure.rounds import measure, run_rounds
 from builder.verify.runners import RUNNERS
-from builder.verify.runners.protocol import Container
+from builder.verify.runners.protocol import DATA_AT, Container
 from builder.verify.runners.sites import bare_kind
 
 
@@ -62,8 +62,9 @@ def programs_started(
     @contextlib.contextmanager
     def opened(container: Container) -> Iterator[Any]:
         machine.opened.append(container)
-        assert container.data
-        assert container.data.stat().st_mode & 0o7777 == 0o1777  # each has a user of its own
+        assert (
+            container.binds[DATA_AT].stat().st_mode & 0o7777 == 0o1777
+        )  # each has a user of its own
         yield Prints(held, started)
 
     for name, kind in [*RUNNERS.items()]:
@@ -102,7 +103,7 @@ def test_an_image_is_measured_in_all_places(
         "exec mpirun --allow-run-as-root --oversubscribe -n 2 mpi-speed 4194304 1000"
     )
     assert {container.directory for container in machine.opened} == {"/srv"}
-    assert len({container.data for container in machine.opened}) == 1
+    assert len({container.binds[DATA_AT] for container in machine.opened}) == 1
     assert (measured.emulator, measured.repeats, measured.arch) == ("", 2, "x86_64")
     names = [f"evidence/{name}-bench.json" for name in ("charliecloud", "oci", "sif")]
     assert sorted({*updated.evidence} - {*manifest["evidence"]}) == names

@@ -28,12 +28,11 @@ from builder import __version__
 from builder.artifacts.oci import LayerBlob, blob_path, finish_layout, read_layout, start_layout
 from builder.artifacts.sif import JSON
 from builder.build.engines import Tools
-from builder.build.packing import file_digest
 from builder.build.run import BuildSettings, Run
 from builder.distribute.pull.receipts import ProgramSettings, PulledImage, PullReceipt
 from builder.distribute.pull.verification import verify_pulled
 from builder.model import FORMATS, Artifact, Outcome
-from builder.model.digests import digest_of
+from builder.model.digests import digest_of, digest_of_file
 from builder.model.errors import BadInput, MissingPrerequisite, StepFailed
 from builder.model.manifest import InImageCheck, ProvenImage
 from builder.model.measurement import HostFacts
@@ -113,7 +112,7 @@ class Machine:
         return {
             "oci": artifact("oci", layout, read_layout(layout).digest),
             "sif": artifact("sif", self.folder / "image.sif"),
-            "charliecloud": artifact("charliecloud", tarball, file_digest(tarball)),
+            "charliecloud": artifact("charliecloud", tarball, digest_of_file(tarball)),
         }
 
     def prove(self, *runners: str, target: ProofTarget = TARGET) -> Verified[ProvenImage]:
@@ -188,7 +187,9 @@ def compare(machine: Machine, text: str, name: str) -> None:
     """Compare with a golden file all but times, and the tarball as this machine packs it."""
     text = re.sub(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\+00:00|Z)", "TIME", text)
     text = text.replace(f"build-images@{__version__}", "build-images@VERSION")
-    text = text.replace(file_digest(machine.folder / "image.tar.gz").partition(":")[2], "TARBALL")
+    text = text.replace(
+        digest_of_file(machine.folder / "image.tar.gz").partition(":")[2], "TARBALL"
+    )
     compare_with_golden(text, f"proving/{name}")
 
 
@@ -221,7 +222,7 @@ def test_an_image_that_is_sound_is_proven(machine: Machine) -> None:
     )
     assert len(machine.opened) == 3
     for container in machine.opened:
-        assert (container.directory, container.gpu, container.data) == ("/srv", False, None)
+        assert (container.directory, container.gpu, container.binds) == ("/srv", False, {})
 
 
 def test_a_check_that_fails_in_one_format_fails_the_image(machine: Machine) -> None:
@@ -347,7 +348,7 @@ def test_what_was_pulled_is_proven_by_its_own_checks(machine: Machine) -> None:
         environment=tuple(f"{name}={text}" for name, text in VARIABLES.items()), directory="/srv"
     )
     for name, artifact in machine.artifacts.items():
-        digest = artifact.digest or file_digest(artifact.path)
+        digest = artifact.digest or digest_of_file(artifact.path)
         size = 0 if name == "oci" else artifact.path.stat().st_size
         receipt = PullReceipt(
             name="tools-1-x86_64",
@@ -419,7 +420,7 @@ def test_a_finished_image_is_proven_again(machine: Machine, manifest: dict[str, 
     without = {key: value for key, value in json.loads(written).items() if key != "digests"}
     compare(machine, as_text(without), "again.json")
     for name, digest in verified.record.digests.items():
-        assert file_digest(machine.folder / name) == digest
+        assert digest_of_file(machine.folder / name) == digest
     assert {*verified.record.evidence} <= verified.record.digests.keys()
     assert (machine.folder / "contents.json.gz").is_file()
     for container in machine.opened:

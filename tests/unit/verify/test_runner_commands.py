@@ -69,8 +69,8 @@ def test_commands_are_run_in_an_image(name: str, is_root: bool, machine: Command
     with machine.user(is_root=is_root):
         run_in(kind, plain)
         machine.note("## with GPUs and two folders of this machine")
-        data, binds = machine.folder / "data", {"/opt/own": machine.folder / "own"}
-        run_in(kind, dataclasses.replace(plain, gpu=True, data=data, binds=binds))
+        binds = {"/mnt": machine.folder / "data", "/opt/own": machine.folder / "own"}
+        run_in(kind, dataclasses.replace(plain, gpu=True, binds=binds))
         machine.note("## a command that hangs")
         machine.hanging.add("print(1)")
         run_in(kind, plain)

@@ -13,7 +13,7 @@ from recorded import Commands
 from test_image_contract import layout
 
 from builder.artifacts.oci import read_layout
-from builder.build.packing import file_digest
+from builder.model.digests import digest_of_file
 from builder.model.errors import BadInput, MissingPrerequisite
 from builder.system.process import Processes
 from builder.verify.user_commands import SHELLS, shell_in_image, shell_in_stage
@@ -45,7 +45,7 @@ def image_folder(tmp_path: Path) -> Path:
     digests = {"oci": read_layout(layout(folder, {})).digest}
     for name, file in (("sif", "image.sif"), ("charliecloud", "image.tar.gz")):
         (folder / file).write_text(name)
-        digests[name] = file_digest(folder / file)
+        digests[name] = digest_of_file(folder / file)
     artifacts = {name: {"digest": digest} for name, digest in digests.items()}
     manifest = document({"image": "image-1", "artifacts": artifacts})
     (folder / "manifest.json").write_text(json.dumps(manifest))

@@ -17,8 +17,8 @@ from manifest_samples import record
 
 from builder.artifacts.oci import read_layout
 from builder.build.engines import Tools
-from builder.build.packing import file_digest
 from builder.model import FAILED, PASSED, SKIPPED, Outcome
+from builder.model.digests import digest_of_file
 from builder.model.errors import StepFailed
 from builder.model.manifest import required_runs
 from builder.system.home import Home
@@ -136,7 +136,7 @@ def test_the_control_is_an_artifact_of_the_format(
     @contextmanager
     def opened(control: Container) -> Iterator[Any]:
         seen.append((control.artifact.name, control.artifact.exists()))
-        assert (control.directory, control.gpu, control.data) == ("/", False, None)
+        assert (control.directory, control.gpu, control.binds) == ("/", False, {})
         assert control.artifact.parent.name.startswith("control-")
         root = control.artifact.with_name("sandbox")
         tarball = control.artifact if form == "charliecloud" else None
@@ -146,7 +146,7 @@ def test_the_control_is_an_artifact_of_the_format(
             assert config == {
                 "architecture": {"x86_64": "amd64", "aarch64": "arm64"}.get(machine, machine),
                 "os": "linux",
-                "rootfs": {"type": "layers", "diff_ids": [file_digest(tarball)]},
+                "rootfs": {"type": "layers", "diff_ids": [digest_of_file(tarball)]},
             }
         if tarball:
             with tarfile.open(tarball, "r:gz" if form == "charliecloud" else "r:") as archive:
@@ -166,7 +166,7 @@ def test_the_control_is_an_artifact_of_the_format(
     monkeypatch.setattr(preparation, "_STATIC", (script, program))
     mask = os.umask(0o077)
     try:
-        given = dataclasses.replace(container, directory="/srv", gpu=True, data=tmp_path)
+        given = dataclasses.replace(container, directory="/srv", gpu=True, binds={"/x": tmp_path})
         assert runs_nothing(Kind(name="x", format=form, program="x", open=opened), given) == ""
     finally:
         os.umask(mask)
