@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
 import pytest
 
-from builder.system.files import discard, temporary_folder, unnamed, write_atomically
+from builder.system.files import (
+    create_file,
+    discard,
+    temporary_folder,
+    unnamed,
+    write_atomically,
+    write_new,
+)
 
 
 class Killed(BaseException):
@@ -30,6 +38,30 @@ def test_a_file_is_as_it_was_until_it_is_whole(
     assert file.read_text() == "old"
     write_atomically(file, "new", durable=True)
     assert {one.name: one.read_text() for one in file.parent.iterdir()} == {"file": "new"}
+
+
+def full(*_: object, **_more: object) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_nothing_of_a_new_file_or_folder_is_left_on_a_full_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project = tmp_path / "project"
+    (project / ".git").mkdir(parents=True)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        patch.setattr(Path, "write_text", full)
+        with pytest.raises(OSError, match="No space left"):
+            create_file(tmp_path / "key", b"data", mode=0o600)
+        with pytest.raises(OSError, match="No space left"):
+            write_new(project, {"deep/file": "", "README.md": ""})
+    assert [path.name for path in tmp_path.rglob("*")] == ["project", ".git"]
+    write_new(project, {"deep/file": ""})
+    create_file(tmp_path / "key", b"data", mode=0o600)
+    with pytest.raises(FileExistsError):
+        create_file(tmp_path / "key", b"other", mode=0o600)
+    assert (tmp_path / "key").read_bytes() == b"data"
 
 
 def test_a_temporary_folder_is_in_a_folder_that_is_made(tmp_path: Path) -> None:

@@ -13,9 +13,11 @@ from recorded import Commands
 from test_image_contract import layout
 
 from builder.artifacts.oci import read_layout
+from builder.host.doctor.diagnosis import Item
 from builder.model.digests import digest_of_file
 from builder.model.errors import BadInput, MissingPrerequisite
 from builder.system.process import Processes
+from builder.verify import user_commands
 from builder.verify.user_commands import SHELLS, shell_in_image, shell_in_stage
 
 PROGRAMS = ("buildah", "apptainer", "ch-run", "pigz")
@@ -38,8 +40,9 @@ def machine_with_a_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.fixture(name="folder")
-def image_folder(tmp_path: Path) -> Path:
-    """An image in three formats."""
+def image_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An image in three formats, of a user with sub-ids."""
+    monkeypatch.setattr(user_commands, "lacking_ids", lambda *_: None)
     folder = tmp_path / "image-1"
     folder.mkdir()
     digests = {"oci": read_layout(layout(folder, {})).digest}
@@ -90,6 +93,22 @@ def test_the_first_runner_that_can_open_the_image(
     assert shell_in_image(folder, machine.tools, ["true"]) == 7
     [line] = [line for line in machine.lines if line.startswith("$ ") and "true" in line]
     assert line.split()[1] == f"FOLDER/bin/{program}"
+
+
+def test_without_sub_ids_the_image_is_opened_by_another_runner(
+    folder: Path, machine: Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    item = Item("subuid", "", "sub-user ids", "no line for me in /etc/subuid", "sudo usermod")
+    monkeypatch.setattr(
+        user_commands, "lacking_ids", lambda name, _: item if name == "buildah" else None
+    )
+    machine.install(*PROGRAMS)
+    assert shell_in_image(folder, machine.tools, ["true"]) == 7
+    [line] = [line for line in machine.lines if line.startswith("$ ") and "true" in line]
+    assert line.split()[1] == "FOLDER/bin/apptainer"
+    with pytest.raises(MissingPrerequisite, match=r"^sub-user ids: no line for me") as lacking:
+        shell_in_image(folder, machine.tools, ["true"], runner="buildah")
+    assert lacking.value.hint == "sudo usermod"
 
 
 def keep_formats(folder: Path, formats: Sequence[str]) -> None:
