@@ -13,7 +13,7 @@ from typing import Any
 
 from builder.model.predicates import CYCLONEDX as BILL
 from builder.model.predicates import SLSA, TEST_RESULT
-from builder.registry import Credentials, NotThere, Reference, Registry, connect, manifests
+from builder.registry import Credentials, NotFound, Reference, Registry, connect, manifests
 from builder.registry.manifests import CYCLONEDX, SIF, STATEMENT, TARBALL
 from builder.trust.proof.attachments import BUNDLE, ProofManifest
 from builder.trust.proof.attestations import attestation_tag, signature_tag
@@ -116,7 +116,7 @@ def attached(registry: Registry, digest: str) -> Iterator[ProofManifest]:
     """What refers to a digest, and what is under the tags of its proof."""
     tags = (signature_tag(digest), attestation_tag(digest))
     for name in (*(referrer.digest for referrer in registry.referrers(digest)), *tags):
-        with contextlib.suppress(NotThere):
+        with contextlib.suppress(NotFound):
             descriptor, manifest = registry.read(name)
             document = registry.document_of(descriptor, manifest)
             layers = manifests.descriptors(document, "layers", name)
@@ -138,7 +138,7 @@ def under(registry: Registry, index: str) -> frozenset[str]:
     for digest in (index, *(one["digest"] for one in parsed["manifests"])):
         named = [one.digest for one in registry.referrers(digest)]
         for name in (digest, *named, signature_tag(digest), attestation_tag(digest)):
-            with contextlib.suppress(NotThere):
+            with contextlib.suppress(NotFound):
                 there, manifest = registry.document(name)
                 blobs = [one.digest for one in manifests.blobs_of(manifest, name)]
                 found |= {there.digest, *(one for one in blobs if registry.has_blob(one))}

@@ -13,7 +13,7 @@ from builder.load.document import Faults
 from builder.load.site import read_site
 from builder.system.files import mounted_below, remove_tree, unmount_below, write_atomically
 from builder.system.home import SHARED_VARIABLE, Home
-from builder.system.locks import Turn, locked, together
+from builder.system.locks import SharedLock, locked, shared_lock
 from builder.system.orphans import MARK, end_orphans, living
 from builder.system.process import Processes
 from builder.system.terminal import interruptions
@@ -29,11 +29,11 @@ def store_in_use(
     project: Path,
     say: Callable[[str], object],
     stopped: Callable[[], bool] = lambda: False,
-) -> Iterator[Turn]:
+) -> Iterator[SharedLock]:
     """Keep others from removing anything from the store meanwhile; record the project."""
     with (
         _usual_modes(),
-        together(
+        shared_lock(
             home.path,
             LOCK,
             waiting=lambda holder: say(f"waiting for {holder}, which cleans the store"),
@@ -75,7 +75,7 @@ def at_work(
     ):
         tools.processes.mark[MARK] = mark
         if not is_clean:
-            with turn.alone() as alone:
+            with turn.try_exclusive() as alone:
                 end_orphans(home.builders, home=home.path if alone else None)
                 if alone:
                     clean(tools)
@@ -87,7 +87,7 @@ def at_work(
             if not finished:
                 with interruptions(lambda: None):  # the program is already ending
                     tools.processes.stop()
-                    with turn.alone() as alone:
+                    with turn.try_exclusive() as alone:
                         if alone:
                             clean(tools)
 

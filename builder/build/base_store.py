@@ -276,7 +276,7 @@ def _taken(folder: Path, key: str, arch: str, now: str) -> Mapping[str, object]:
     return {**read_json(folder / RECORD), "made": min(now, stored.made)}
 
 
-def kept_base(name: str, *, store: Path) -> StoredBase | None:
+def stored_base(name: str, *, store: Path) -> StoredBase | None:
     """Return the newest base of a name in specs, from any mirror; None if there is none.
 
     It is for use without a mirror: a base from another machine was made with that machine's

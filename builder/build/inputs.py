@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 from builder.build.at_work import store_in_use
 from builder.build.mirror import find_mirror
 from builder.build.planning import own_images
-from builder.build.stages import brought_bases
+from builder.build.stages import imported_bases
 from builder.build.workspace import write_spec
 from builder.compile.spec import base_archive, downloads_of
 from builder.compile.spec.downloads import Downloads
@@ -253,7 +253,7 @@ def _registries(spec: Spec) -> set[str]:
 
 def _names(spec: Spec) -> set[str]:
     """Return the images that stages start from and the store lacks, by this site's names."""
-    stored = {base.name for base in brought_bases(spec.image, Home.of_environment())}
+    stored = {base.name for base in imported_bases(spec.image, Home.of_environment())}
     return {*spec.image.registry_bases.values()} - stored
 
 

@@ -19,7 +19,7 @@ from builder.build.engines import DockerfileBuild, Engine, Lent, Tools
 from builder.build.engines.protocol import tag
 from builder.build.mirror import DebianMirror, find_mirror, mirror_of
 from builder.build.native import HOST, is_open
-from builder.build.native.tools import NativeTools, ensure_tools, kept_tools, lacking
+from builder.build.native.tools import NativeTools, ensure_tools, lacking, newest_tools
 from builder.model import PlannedImage
 from builder.model.architectures import ARCHITECTURES
 from builder.model.errors import BadInput, counted
@@ -237,7 +237,7 @@ def native_tools(run: Run, image: PlannedImage, *, log: Path) -> NativeTools | N
         return None
     tools = None
     if run.settings.offline and not run.settings.refresh:
-        tools = kept_tools(image.base, image.cell.arch, store=run.tools.home.native)
+        tools = newest_tools(image.base, image.cell.arch, store=run.tools.home.native)
     if tools is None:
         store, proxy = run.tools.home.native, run.tools.downloading
         way = bootstrapping(run, image, store=store, log=log, environment=proxy)

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from builder.build.base_store import StoredBase, ensure_base, kept_base
+from builder.build.base_store import StoredBase, ensure_base, stored_base
 from builder.build.engines import Engine
 from builder.build.native.tools import NativeTools
 from builder.build.records import Records, StageRecord, note_engine, read_record, write_record
@@ -71,7 +71,7 @@ class RunStages:
         """
         if base := self.base(image):
             return (base,)
-        bases = brought_bases(image, self.run.tools.home)
+        bases = imported_bases(image, self.run.tools.home)
         for base in bases:
             base.touch()
         return bases
@@ -98,7 +98,7 @@ class RunStages:
             tools = native_tools(run, image, log=log)
             stored = None
             if run.settings.offline and not run.settings.refresh:  # from any mirror
-                stored = kept_base(image.base_image, store=run.tools.home.bases)
+                stored = stored_base(image.base_image, store=run.tools.home.bases)
             if stored is None:
                 store, proxy = run.tools.home.bases, run.tools.downloading_for(image.base_image)
                 stored = ensure_base(
@@ -283,9 +283,9 @@ def _tag(stage: KeyedStage) -> str:
     return f"stage-{stage.key}"
 
 
-def brought_bases(image: PlannedImage, home: Home) -> tuple[StoredBase, ...]:
+def imported_bases(image: PlannedImage, home: Home) -> tuple[StoredBase, ...]:
     """Return the bases from registries that an image starts from and that the store has."""
-    bases = (kept_base(name, store=home.bases) for name in image.registry_bases.values())
+    bases = (stored_base(name, store=home.bases) for name in image.registry_bases.values())
     return tuple(base for base in bases if base)
 
 

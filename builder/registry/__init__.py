@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection
 from builder.model.errors import BadInput
 from builder.registry import blobs
 from builder.registry.credentials import Credentials, Login, RegistryState
-from builder.registry.failures import Denied, NotThere, RegistryFailed, Unreachable, WrongContent
+from builder.registry.failures import Denied, NotFound, RegistryFailed, Unreachable, WrongContent
 from builder.registry.manifests import INDEX, MANIFEST, Source
 from builder.registry.references import Descriptor, Reference, is_digest
 from builder.registry.repository import INDEXES, Repository
@@ -25,7 +25,7 @@ __all__ = [
     "Denied",
     "Descriptor",
     "Login",
-    "NotThere",
+    "NotFound",
     "Reference",
     "Registry",
     "RegistryFailed",

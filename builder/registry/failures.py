@@ -51,7 +51,7 @@ class RegistryFailed(BuildImagesError):
     code, status, is_temporary = "", 0, False
 
 
-class NotThere(RegistryFailed):
+class NotFound(RegistryFailed):
     """The registry has no such manifest, blob or repository (404)."""
 
 
@@ -152,7 +152,7 @@ class Sleep:
         self._stopping.set()
 
 
-_KINDS: Mapping[int, type[RegistryFailed]] = {401: Denied, 403: Denied, 404: NotThere}
+_KINDS: Mapping[int, type[RegistryFailed]] = {401: Denied, 403: Denied, 404: NotFound}
 
 
 def no_response(error: Exception, at: str) -> Exception:
@@ -204,7 +204,7 @@ def _hint(response: HTTPResponse) -> str:
 
 
 def no_token(response: HTTPResponse, at: str) -> Denied | Transient:
-    """Return the failure for a missing token; never `NotThere`, which concerns images."""
+    """Return the failure for a missing token; never `NotFound`, which concerns images."""
     error = failure(response, at)
     return error if isinstance(error, Transient) else Denied(str(error.args[0]), hint=LOGIN_HINT)
 

@@ -65,7 +65,7 @@ LARGEST_MANIFEST = 4 << 20  # bytes; the specification asks registries to accept
 class Source(ABC):
     """A repository to read: manifests, blobs and referrers, each checked against its digest.
 
-    Every method may raise `NotThere`, `WrongContent`, and errors of the registry or folder.
+    Every method may raise `NotFound`, `WrongContent`, and errors of the registry or folder.
     """
 
     @property

@@ -22,7 +22,7 @@ from builder.model.exact_json import part
 from builder.registry.connections import BodyLimits
 from builder.registry.credentials import DELETE, PULL, PUSH, Scope
 from builder.registry.failures import (
-    NotThere,
+    NotFound,
     RegistryFailed,
     Transient,
     WrongContent,
@@ -57,7 +57,7 @@ class Repository(Source):
     """A repository's manifests, referrers, tags and small blobs. All threads may share an instance.
 
     Every method may raise `Unreachable`, `Denied` or `RegistryFailed` (builder.registry.failures);
-    methods that read may also raise `NotThere` and `WrongContent`.
+    methods that read may also raise `NotFound` and `WrongContent`.
     """
 
     def __init__(self, transport: Transport, repository: str) -> None:
@@ -131,7 +131,7 @@ class Repository(Source):
         """Return all tags; none if the repository does not exist."""
         try:
             pages = [part(page, "tags") or [] for page in self.pages("tags/list", "tags/list")]
-        except NotThere:
+        except NotFound:
             return []
         if not all(isinstance(page, list) for page in pages):
             raise self.wrong("tags/list", "not a list")
@@ -144,7 +144,7 @@ class Repository(Source):
         try:
             with self.request("HEAD", f"blobs/{digest}"):
                 return True
-        except NotThere:
+        except NotFound:
             return False
 
     def small_blob(self, blob: Descriptor, limit: int = LARGEST_MANIFEST) -> bytes:
@@ -196,13 +196,13 @@ class Repository(Source):
     ) -> Iterator[dict[str, object]]:
         """Yield the JSON objects of a list that may have several pages.
 
-        With a `media_type`, the list is optional for a registry: raises `NotThere` if the response
+        With a `media_type`, the list is optional for a registry: raises `NotFound` if the response
         has another type. Raises `WrongContent` for a list with too many pages.
         """
         for _ in range(_MOST_PAGES):
             content, headers = self._fetch(path, resource, optional=bool(media_type))
             if media_type and _type_of(headers) != media_type:
-                raise NotThere(f"{self.name}: {resource}: the registry returned no such list")
+                raise NotFound(f"{self.name}: {resource}: the registry returned no such list")
             with self.transport.reading(f"{self.name}: {resource}"):
                 path = next_page(headers.get("Link", ""))
             yield self.object_of(content, resource)
@@ -277,7 +277,7 @@ class Repository(Source):
                 if len(listed) > _MOST_REFERRERS:
                     problem = f"more than {_MOST_REFERRERS} referrers of {digest}"
                     raise WrongContent(f"{self.name}: {problem}")
-        except NotThere:
+        except NotFound:
             if listed:  # an incomplete list does not mean that the registry has none
                 raise
             return None
@@ -353,7 +353,7 @@ class Repository(Source):
         """
         try:
             descriptor, index = self.document(fallback_tag(digest))
-        except NotThere:
+        except NotFound:
             return {"schemaVersion": 2, "mediaType": INDEX, "manifests": []}
         return index if descriptor.media_type == INDEX and descriptor.digest != digest else None
 

@@ -34,7 +34,7 @@ from builder.registry.connections import (
 from builder.registry.credentials import Authorization, Credentials, RegistryState, Scope
 from builder.registry.failures import (
     Denied,
-    NotThere,
+    NotFound,
     RegistryFailed,
     Retries,
     Sleep,
@@ -150,8 +150,8 @@ class Transport:
     def request_once(self, request: Request, path: str, scope: Scope) -> HTTPResponse:
         """Return the response to a request; `path` begins with /v2/, or is a URL of the registry.
 
-        Raises `Transient` for temporary failures, and `NotThere`, `Denied`, `Unreachable` or
-        `RegistryFailed` for others; each refusal of an `optional` request raises `NotThere`.
+        Raises `Transient` for temporary failures, and `NotFound`, `Denied`, `Unreachable` or
+        `RegistryFailed` for others; each refusal of an `optional` request raises `NotFound`.
         """
         at = request.resource
         self.sleep.check()
@@ -166,7 +166,7 @@ class Transport:
         with response, self.reading(at):
             is_unknown = response.status in _UNKNOWN or not self._is_home(str(response.url))
             if request.optional and is_unknown:
-                raise NotThere(f"{at}: the registry does not support this request")
+                raise NotFound(f"{at}: the registry does not support this request")
             raise failure(response, at)
 
     def _answer(self, request: Request, path: str, scope: Scope) -> HTTPResponse:

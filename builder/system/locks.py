@@ -50,14 +50,14 @@ def locked(
             path.unlink(missing_ok=True)
 
 
-class Turn:
+class SharedLock:
     """A lock in a folder that is held shared with others, or exclusively."""
 
     def __init__(self, file: IO[str]) -> None:
         self._file = file
 
     @contextlib.contextmanager
-    def alone(self) -> Iterator[bool]:
+    def try_exclusive(self) -> Iterator[bool]:
         """Hold the lock exclusively if no one else holds it; yield whether it is exclusive.
 
         Only between units of work: another holder may be exclusive just before or after it.
@@ -71,17 +71,17 @@ class Turn:
 
 
 @contextlib.contextmanager
-def together(
+def shared_lock(
     folder: Path,
     name: str,
     *,
     waiting: Callable[[str], object] = lambda _: None,
     stopped: Callable[[], bool] = lambda: False,
-) -> Iterator[Turn]:
+) -> Iterator[SharedLock]:
     """Hold a shared lock; wait while another holds it exclusively, whom `waiting` gets."""
     with _opened(folder, name) as file:
         _take(file, fcntl.LOCK_SH, waiting, stopped)
-        yield Turn(file)
+        yield SharedLock(file)
 
 
 @contextlib.contextmanager

@@ -23,9 +23,9 @@ from builder.verify.container_output import (
     all_data_of,
     data_of,
     end_of,
-    is_rubbish,
+    is_unreadable,
     last_line,
-    last_words,
+    last_message,
     lines_of,
     readable,
 )
@@ -193,7 +193,7 @@ def _result(check: InImageCheck, done: Completed) -> tuple[str, str]:
         waiting = f"; it was waiting for: {', '.join(done.waiting)}" if done.waiting else ""
         return FAILED, f"no result after {check.timeout_s} s; {shown}{waiting}"
     if done.returncode not in {0, SKIP_STATUS}:
-        message = last_words(done.stdout) or last_words(done.stderr) or last
+        message = last_message(done.stdout) or last_message(done.stderr) or last
         if name := _signal(done.returncode):
             return FAILED, f"ended by {name}; its last line: {message or 'none'}"
         return FAILED, message or f"exit status {done.returncode}"
@@ -214,7 +214,7 @@ def _no_finding(last: str, stdout: str) -> str:
     """Return why a check's output is no finding, and no reason to skip it; empty if it is."""
     if not last:
         return "the check printed no finding"
-    if is_rubbish(last):
+    if is_unreadable(last):
         return f"its last line is not text: {last[:80]}"
     failures = (
         line for line in lines_of(stdout) if line.startswith(SINGLETONS) or _FAILED.search(line)

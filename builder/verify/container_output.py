@@ -44,13 +44,13 @@ def last_line(text: str) -> str:
     return readable(lines[-1][:LONGEST]) if lines else ""
 
 
-def last_words(text: str) -> str:
+def last_message(text: str) -> str:
     """Return the last line of text that has a letter or a digit: launchers frame what they say."""
     lines = [line for line in text.split("\n") if any(map(str.isalnum, line))]
     return last_line("\n".join(lines))
 
 
-def is_rubbish(line: str) -> bool:
+def is_unreadable(line: str) -> bool:
     """Return whether a line from `last_line` contains replaced characters."""
     return _REPLACEMENT in line
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from builder.artifacts import oci
-from builder.build.base_store import kept_base
+from builder.build.base_store import stored_base
 from builder.build.engines import ENGINES, VFS, Tools
 from builder.build.engines.storage import try_storage
 from builder.build.inputs import project_digests
@@ -147,7 +147,7 @@ def _require(
         out=options.out,
         images=jobs,
         bases=any(
-            not (options.offline and kept_base(image.base_image, store=home.bases))
+            not (options.offline and stored_base(image.base_image, store=home.bases))
             for image in local
         ),
         lent=sorted(lent),

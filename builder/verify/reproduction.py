@@ -19,7 +19,7 @@ from builder.build.engines import ENGINES, Tools
 from builder.build.inputs import fetched
 from builder.build.packing import ImagePacker
 from builder.build.run import BuildSettings, Run, Timer
-from builder.build.stages import brought_bases, on_images
+from builder.build.stages import imported_bases, on_images
 from builder.build.workspace import workspace, write_spec
 from builder.compile.spec import base_archive
 from builder.model import Artifact, Spec
@@ -104,7 +104,7 @@ def build_again(
         store_in_use(home, settings.project, progress.say),
         _scratch(settings, progress, spec, manifest) as run,
     ):
-        bases = (base,) if base else brought_bases(spec.image, home)
+        bases = (base,) if base else imported_bases(spec.image, home)
         artifacts, bill = _built(run, spec, bases)
         after = {name: artifact.digest for name, artifact in artifacts.items()}
         paths = {name: artifact.path for name, artifact in artifacts.items()}

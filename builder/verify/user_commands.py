@@ -33,7 +33,7 @@ from builder.system.host_facts import host_facts
 from builder.system.process import Processes
 from builder.verify.container_output import NOTES_AT, NOTING_SCRIPT, ProgramNotes
 from builder.verify.finished_images import finished, within_reach
-from builder.verify.measure.sampling import ProcessLoad, Sampler, gpu_look, use_of
+from builder.verify.measure.sampling import ProcessLoad, Sampler, gpu_sampler, use_of
 from builder.verify.runners import DEFAULTS, RUNNERS
 from builder.verify.runners.oci import Chroot
 from builder.verify.runners.protocol import (
@@ -325,7 +325,7 @@ def _measured(
     pause = "sleep 1" if kind.name == "buildah" else ""
     script, argv = NOTING_SCRIPT % (f"{request.umask:04o}", pause), request.argv
     with (
-        gpu_look(tools.processes) as gpus,
+        gpu_sampler(tools.processes) as gpus,
         Sampler(gpus, load=ProcessLoad(find=notes.processes)) as sampler,
     ):
         began, before, started = time.time(), os.times(), now()

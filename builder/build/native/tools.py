@@ -152,7 +152,7 @@ def _read(record: Path) -> NativeTools | None:
     return NativeTools(root=record.parent / "root", **about) if is_whole else None
 
 
-def kept_tools(base: BaseImage, arch: str, *, store: Path) -> NativeTools | None:
+def newest_tools(base: BaseImage, arch: str, *, store: Path) -> NativeTools | None:
     """Return the newest tools for a base's release and an architecture; None if there are none.
 
     For use without a mirror: tools from an archive are of the mirror of those who made them.

@@ -24,7 +24,7 @@ from builder.model.digests import digest_of_file
 from builder.model.errors import BadInput, MissingPrerequisite, counted
 from builder.model.exact_json import part
 from builder.model.records import read
-from builder.registry import Descriptor, NotThere, Reference, Source, WrongContent
+from builder.registry import Descriptor, NotFound, Reference, Source, WrongContent
 from builder.registry.manifests import (
     BASE,
     NATIVE,
@@ -79,7 +79,7 @@ def index_of_inputs(bundle: Bundle) -> tuple[BundledRepository, Descriptor]:
     repository = bundle.repository(INPUTS)
     try:
         return repository, repository.resolve(TAG)
-    except NotThere as error:
+    except NotFound as error:
         raise MissingPrerequisite(
             f"{bundle.archive.path}: the archive has only images: no bases, sources or packages",
             hint="run bundle without --no-inputs on the machine that built the images",

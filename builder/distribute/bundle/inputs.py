@@ -14,14 +14,14 @@ from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
-from builder.build.base_store import StoredBase, kept_base, staging
+from builder.build.base_store import StoredBase, staging, stored_base
 from builder.build.inputs import packed_files
 from builder.build.native.files import Entry, digest_of, entries_of
 from builder.build.native.tools import NativeTools, stored_tools
 from builder.distribute.bundle.archive import INDEX_FILE, open_archive
 from builder.distribute.bundle.contents import INPUTS, ArchiveContents, Origin, write_archive
 from builder.distribute.bundle.layout import BundledRepository
-from builder.distribute.publish.releases import Ready
+from builder.distribute.publish.releases import ReadyImage
 from builder.model.architectures import ARCHITECTURES
 from builder.model.cells import image_tag, stage_tag
 from builder.model.digests import sha256_of_file
@@ -270,7 +270,7 @@ def add_build(
 
 
 def gather_inputs(
-    inputs: Inputs, project: Path, images: Iterable[Ready], source: Callable[[str], Source]
+    inputs: Inputs, project: Path, images: Iterable[ReadyImage], source: Callable[[str], Source]
 ) -> None:
     """Add the inputs of images; raises one `MissingPrerequisite` that lists all missing inputs.
 
@@ -314,7 +314,7 @@ def _registry_base(
     if (REGISTRY_BASE, digest) in inputs.by_name:
         return
     try:
-        stored = kept_base(name, store=Home.of_environment().bases)
+        stored = stored_base(name, store=Home.of_environment().bases)
         base = (
             base_of_store(stored, name) if stored else read_base(repository(), name, arch, digest)
         )
@@ -326,7 +326,7 @@ def _registry_base(
         inputs.by_name[REGISTRY_BASE, digest] = base
 
 
-def _base(image: Ready, base: UsedBase, inputs: Inputs) -> Iterator[str]:
+def _base(image: ReadyImage, base: UsedBase, inputs: Inputs) -> Iterator[str]:
     archive = image.folder / f"{base.name}-{image.arch}.oci.tar"
     if not archive.is_file():
         yield f"its base {archive.name} is missing in its folder"
@@ -366,7 +366,7 @@ def _native(digest: str, home: Home, inputs: Inputs) -> Iterator[str]:
 
 
 def _builds(
-    image: Ready, stages: Mapping[str, str], journals: Journals, inputs: Inputs
+    image: ReadyImage, stages: Mapping[str, str], journals: Journals, inputs: Inputs
 ) -> Iterator[str]:
     """Add the builds of an image's stages; the last stage has the name of the image."""
     last = image.record.cell.flavour

@@ -19,7 +19,7 @@ from builder.distribute.bundle.archive import (
     open_archive,
 )
 from builder.model.errors import BadInput
-from builder.registry import INDEXES, Descriptor, NotThere, Source, WrongContent
+from builder.registry import INDEXES, Descriptor, NotFound, Source, WrongContent
 from builder.registry.manifests import LARGEST_MANIFEST, blobs_of, descriptors, json_object
 from builder.registry.references import is_digest, is_repository, is_tag
 from builder.system.files import discard
@@ -82,7 +82,7 @@ class BundledRepository(Source):
         if descriptor := self._tags.get(target):
             return descriptor, self.small_blob(descriptor)
         if not is_digest(target) or target not in self.archive.blobs:
-            raise NotThere(f"{self.name}: {target} is not in the archive")
+            raise NotFound(f"{self.name}: {target} is not in the archive")
         content = self.archive.small(target)
         media_type = str(json_object(content, target).get("mediaType", ""))
         return Descriptor.of(content, media_type), content

@@ -16,7 +16,7 @@ from builder.model.architectures import architecture
 from builder.model.errors import Refused
 from builder.model.exact_json import part
 from builder.model.predicates import BUNDLE_NOTE, CLASSIC_NOTE, TEST_RESULT, UNSIGNED_NOTE
-from builder.registry import INDEXES, Descriptor, NotThere, Registry, Source, WrongContent
+from builder.registry import INDEXES, Descriptor, NotFound, Registry, Source, WrongContent
 from builder.registry.manifests import ARTIFACT_TYPES, blobs_of, descriptors, json_object
 
 _CLASSIC = (".sig", ".att")  # cosign's tags: https://github.com/sigstore/cosign/blob/main/specs
@@ -30,7 +30,7 @@ File = tuple[str, str, str]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Copied:
+class CopiedManifest:
     """A manifest of the source; for proof, `subject` is the digest that it refers to.
 
     `tag` is set for proof in cosign's classic format; other proof names its subject itself.
@@ -83,12 +83,12 @@ class Mirrored:
 
     recipe: str
     tags: tuple[str, ...]
-    index: Copied
-    images: dict[str, Copied] = field(default_factory=dict)
-    proof: list[Copied] = field(default_factory=list)
+    index: CopiedManifest
+    images: dict[str, CopiedManifest] = field(default_factory=dict)
+    proof: list[CopiedManifest] = field(default_factory=list)
 
     @property
-    def everything(self) -> list[Copied]:
+    def everything(self) -> list[CopiedManifest]:
         return [*self.images.values(), *self.proof, self.index]
 
     def leave_out(self, proven: Collection[File]) -> list[str]:
@@ -132,7 +132,7 @@ def found_release(
     where = f"{source.name}:{tags[0]}"
     try:
         descriptor, parsed = source.document(tags[0])
-    except NotThere:
+    except NotFound:
         return None, [f"{where}: not found"]
     if descriptor.media_type not in INDEXES:
         return None, [f"{where}: not an image index"]
@@ -140,7 +140,7 @@ def found_release(
     release = Mirrored(
         recipe=recipe,
         tags=tuple(tag for tag in tags if read_or_none(source, tag) == (descriptor, content)),
-        index=Copied(descriptor=descriptor, content=content),
+        index=CopiedManifest(descriptor=descriptor, content=content),
         proof=_referring(source, descriptor),
     )
     reasons = []
@@ -148,7 +148,9 @@ def found_release(
         arch = image.platform.get("architecture", "unknown")
         if arch in release.images:
             raise WrongContent(f"{where}: two images for {arch}")
-        release.images[arch] = Copied(descriptor=image.bare(), content=source.manifest(image))
+        release.images[arch] = CopiedManifest(
+            descriptor=image.bare(), content=source.manifest(image)
+        )
         proof = _referring(source, image)
         if not any(TEST_RESULT in copied.predicate_types() for copied in proof):
             reasons.append(f"{where}: {arch}: no evidence refers to it")
@@ -158,9 +160,9 @@ def found_release(
     return release, reasons
 
 
-def _referring(source: Source, image: Descriptor) -> list[Copied]:
+def _referring(source: Source, image: Descriptor) -> list[CopiedManifest]:
     """Return the direct and indirect referrers of an image, in the order to write them."""
-    attached: dict[str, Copied] = {}
+    attached: dict[str, CopiedManifest] = {}
     todo, size = [image.digest], 0
     while todo:
         digest = todo.pop()
@@ -175,7 +177,9 @@ def _referring(source: Source, image: Descriptor) -> list[Copied]:
             subject = json_object(content, referrer.digest).get("subject")
             if not isinstance(subject, dict) or subject.get("digest") != digest:
                 raise WrongContent(f"{source.name}: {referrer.digest} does not refer to {digest}")
-            attached[referrer.digest] = Copied(descriptor=referrer, content=content, subject=digest)
+            attached[referrer.digest] = CopiedManifest(
+                descriptor=referrer, content=content, subject=digest
+            )
             todo.append(referrer.digest)
             size += len(content)
             if len(attached) > _MOST_REFERRERS or size > _MOST_BYTES:
@@ -183,9 +187,9 @@ def _referring(source: Source, image: Descriptor) -> list[Copied]:
     return list(attached.values())
 
 
-def _tagged(source: Source, tag: str, digest: str) -> Copied | None:
+def _tagged(source: Source, tag: str, digest: str) -> CopiedManifest | None:
     if manifest := read_or_none(source, tag):
-        return Copied(descriptor=manifest[0], content=manifest[1], subject=digest, tag=tag)
+        return CopiedManifest(descriptor=manifest[0], content=manifest[1], subject=digest, tag=tag)
     return None
 
 
@@ -230,7 +234,7 @@ class ReleaseMirror(ReleaseSender[Mirrored]):
             _check_proof(self.target(release.recipe), release.proof)
 
 
-def _attach(target: Registry, proof: Copied) -> None:
+def _attach(target: Registry, proof: CopiedManifest) -> None:
     if not proof.tag:
         target.attach(proof.content, proof.descriptor.media_type)
         return
@@ -245,7 +249,7 @@ def _attach(target: Registry, proof: Copied) -> None:
         target.write_manifest(proof.content, proof.descriptor.media_type, proof.tag)
 
 
-def _check_proof(target: Registry, proofs: Sequence[Copied]) -> None:
+def _check_proof(target: Registry, proofs: Sequence[CopiedManifest]) -> None:
     """Check that the target has all proof, whatever other clients wrote in the meantime."""
     referring: dict[str, list[Descriptor]] = {}
     for proof in proofs:
@@ -257,7 +261,7 @@ def _check_proof(target: Registry, proofs: Sequence[Copied]) -> None:
         check_listed(target, subject, attached)
 
 
-def _lacking(proof: Copied, other: Copied | None) -> set[str]:
+def _lacking(proof: CopiedManifest, other: CopiedManifest | None) -> set[str]:
     """Return the digests of the layers of `proof` that `other` lacks."""
     digests = {layer.digest for layer in other.layers()} if other else set()
     return {layer.digest for layer in proof.layers()} - digests

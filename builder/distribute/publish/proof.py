@@ -19,12 +19,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeAlias
 
-from builder.distribute.publish.releases import Ready, ReadyRelease
+from builder.distribute.publish.releases import ReadyImage, ReadyRelease
 from builder.distribute.pull.proof import attachments_of
 from builder.model.digests import digest_of
 from builder.model.errors import Refused
 from builder.model.predicates import UNSIGNED_NOTE
-from builder.registry import INDEX, MANIFEST, Descriptor, NotThere, Registry, RegistryFailed, Source
+from builder.registry import INDEX, MANIFEST, Descriptor, NotFound, Registry, RegistryFailed, Source
 from builder.registry.failures import Transient
 from builder.registry.manifests import CYCLONEDX, EMPTY_CONTENT, STATEMENT, referrer
 from builder.system.home import Home
@@ -37,7 +37,7 @@ from builder.trust.proof.keys import Signer
 from builder.trust.proof.statements import signature_statement, statements_of
 
 # Makes the proof of an image, or of an index with its images; the source may already have some.
-Prove: TypeAlias = "Callable[[Source, Descriptor, Sequence[Ready]], Sequence[ProofManifest]]"
+Prove: TypeAlias = "Callable[[Source, Descriptor, Sequence[ReadyImage]], Sequence[ProofManifest]]"
 # Attests statements about an image, but not the image; the last argument is a time, ISO 8601.
 Attest: TypeAlias = "Callable[[Source, Descriptor, Sequence[bytes], str], Sequence[ProofManifest]]"
 
@@ -58,7 +58,7 @@ def prove_with(key: str, releases: Sequence[ReadyRelease], processes: Processes)
     }
 
     def prove(
-        registry: Source, image: Descriptor, images: Sequence[Ready]
+        registry: Source, image: Descriptor, images: Sequence[ReadyImage]
     ) -> Sequence[ProofManifest]:
         own = () if image.media_type == INDEX else statements[images[0].planned.identifier]
         return attest(registry, image, own, max(image.proven for image in images))
@@ -110,7 +110,9 @@ def _new_attachments(
     return tuple(existing.completed(make(new, signer, before=existing.tagged), statements))
 
 
-def unsigned(source: Source, image: Descriptor, images: Sequence[Ready]) -> list[ProofManifest]:
+def unsigned(
+    source: Source, image: Descriptor, images: Sequence[ReadyImage]
+) -> list[ProofManifest]:
     """Return one manifest for each statement of an image and for its bill; none for an index."""
     if image.media_type == INDEX:
         return []
@@ -148,7 +150,7 @@ _AGAIN = "run the same command again"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Proven:
+class AttachedProof:
     """Attachments of an image or an index: proof under tags, and manifests with a subject."""
 
     registry: Registry
@@ -162,7 +164,7 @@ def attach(
     digest: str,
     prove: Callable[[], Sequence[ProofManifest]],
     files: Sequence[bytes] = (),
-) -> Proven:
+) -> AttachedProof:
     """Attach files and proof to an image or an index, and check that the registry lists them.
 
     Proof under a tag includes older proof, so `prove` is called only while the lock is held.
@@ -177,10 +179,10 @@ def attach(
         check_listed(registry, digest, registry.attach_all(referring))
         if replaced := {digest for attached in proof for digest in attached.replaces}:
             registry.detach(digest, replaced)
-    return Proven(registry=registry, digest=digest, tagged=tagged, referring=referring)
+    return AttachedProof(registry=registry, digest=digest, tagged=tagged, referring=referring)
 
 
-def is_settled(proven: Proven) -> bool:
+def is_settled(proven: AttachedProof) -> bool:
     """Return whether the registry still has all attachments; attach overwritten ones again.
 
     Raises `RegistryFailed` if other clients keep overwriting them.
@@ -224,7 +226,7 @@ def read_or_none(source: Source, target: str) -> tuple[Descriptor, bytes] | None
     """Return a manifest's descriptor and its bytes; None if it is missing."""
     try:
         return source.read(target)
-    except NotThere:
+    except NotFound:
         return None
 
 

@@ -12,10 +12,10 @@ from functools import partial
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
-from builder.distribute.publish.proof import Prove, Proven, attach, is_settled
-from builder.distribute.publish.releases import Ready, ReadyRelease
+from builder.distribute.publish.proof import AttachedProof, Prove, attach, is_settled
+from builder.distribute.publish.releases import ReadyImage, ReadyRelease
 from builder.model.digests import digest_of
-from builder.registry import Descriptor, NotThere, Registry, RegistryFailed, Source
+from builder.registry import Descriptor, NotFound, Registry, RegistryFailed, Source
 from builder.registry.manifests import (
     ARTIFACT_TYPES,
     EMPTY,
@@ -39,7 +39,7 @@ _ROUNDS = 10  # of checks that proof was not overwritten
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Done:
+class PublishedRelease:
     """A published release: `images` maps architectures to the digests of manifests by format."""
 
     repository: str
@@ -101,7 +101,7 @@ class ReleaseSender(ABC, Generic[AnyRelease]):
         """Return the traffic that sending releases would cause; nothing is sent."""
         return send_all(self.transfers(releases), jobs=self.jobs, only_look=True)
 
-    def send(self, releases: Sequence[AnyRelease]) -> tuple[list[Done], Traffic]:
+    def send(self, releases: Sequence[AnyRelease]) -> tuple[list[PublishedRelease], Traffic]:
         """Send releases; after a failure, another run sends only what is still missing."""
         traffic = send_all(self.transfers(releases), jobs=self.jobs)
         self.write(releases)
@@ -120,9 +120,9 @@ class ReleaseSender(ABC, Generic[AnyRelease]):
 
         return in_threads(work, items, jobs=self.jobs, stop=stop)
 
-    def described(self, release: AnyRelease) -> Done:
+    def described(self, release: AnyRelease) -> PublishedRelease:
         """Describe a release as it is in the registry, or would be."""
-        return Done(
+        return PublishedRelease(
             repository=self.target(release.recipe).name,
             tag=release.tags[0],
             floating=release.tags[1:],
@@ -186,19 +186,19 @@ class Publisher(ReleaseSender[ReadyRelease]):
                 return
         raise RegistryFailed("other clients keep overwriting the proof; no tag was set")
 
-    def _write_image(self, registry: Registry, image: Ready) -> Proven:
+    def _write_image(self, registry: Registry, image: ReadyImage) -> AttachedProof:
         self.say(f"{registry.name}: {image.arch}: {image.image.digest}")
         registry.write_manifest(image.manifest, MANIFEST)
         prove = partial(self.prove, registry, image.image.bare(), (image,))
         return attach(registry, image.image.digest, prove, list(file_manifests(image).values()))
 
-    def _write_index(self, release: ReadyRelease) -> Proven:
+    def _write_index(self, release: ReadyRelease) -> AttachedProof:
         registry = self.target(release.recipe)
         index = registry.write_manifest(index_of(release), INDEX)
         return attach(registry, index.digest, partial(self.prove, registry, index, release.images))
 
 
-def file_manifests(image: Ready) -> dict[str, bytes]:
+def file_manifests(image: ReadyImage) -> dict[str, bytes]:
     """Return the manifests of an image's SIF and tarball, by format."""
     manifests = {}
     for name, (blob, path) in image.files.items():
@@ -216,7 +216,7 @@ def _lost_architectures(registry: Registry, tags: Sequence[str], retained: set[s
         where = f"{registry.name}:{tag}"
         try:
             published = _architectures(registry.document(tag)[1], where)
-        except NotThere:
+        except NotFound:
             continue
         if lost := sorted(published - retained):
             lines.append(f"{where}: the registry also has it for {', '.join(lost)}")

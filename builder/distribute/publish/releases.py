@@ -45,7 +45,7 @@ BlobFile: TypeAlias = "tuple[Descriptor, Path]"  # a blob, and the file that hol
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Ready:
+class ReadyImage:
     """A proven image: `blobs` are its config and layers, `files` its SIF and tarball, by format.
 
     `statements` are the bytes of its evidence, `bill` those of its bill of materials. `proven` is
@@ -91,7 +91,7 @@ class Release(Generic[AnyImage]):
 
 
 Declared: TypeAlias = Release[PlannedImage]
-ReadyRelease: TypeAlias = Release[Ready]
+ReadyRelease: TypeAlias = Release[ReadyImage]
 
 
 def ready(
@@ -99,7 +99,7 @@ def ready(
     folder: Path,
     manifest: Manifest | None,
     harness: Mapping[str, str] | None = None,
-) -> tuple[Ready | None, list[str]]:
+) -> tuple[ReadyImage | None, list[str]]:
     """Return an image from its output folder, or every reason why it may not be published.
 
     `manifest` is that of the folder; None if it has none. `harness` has the digests of the scripts
@@ -132,7 +132,7 @@ def ready(
         reasons.append(f"its bill of materials: {error.args[0]}")
     if reasons:
         return None, reasons
-    proven_image = Ready(
+    proven_image = ReadyImage(
         planned=image,
         folder=folder,
         record=dataclasses.replace(manifest, evidence=tuple(evidence)),
@@ -281,7 +281,7 @@ def ready_releases(
     complete: list[ReadyRelease] = []
     reasons: list[str] = []
     for release in releases:
-        images: list[Ready] = []
+        images: list[ReadyImage] = []
         for image in release.images:
             folder = out / image.identifier
             harness = harness_of(harness_digests(image, project))

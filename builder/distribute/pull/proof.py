@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from builder.model.errors import Refused
-from builder.registry import Descriptor, NotThere, Source, WrongContent
+from builder.registry import Descriptor, NotFound, Source, WrongContent
 from builder.registry.manifests import ARTIFACT_TYPES
 from builder.system.threads import in_threads
 from builder.trust.policy.predicates import proof_of
@@ -144,7 +144,7 @@ class _ProofReader:
             for layer in layers:
                 blobs[layer.digest] = known.get(layer.digest) or self._blob(layer)
                 self._count(place, size=len(blobs[layer.digest]))
-        except NotThere as error:
+        except NotFound as error:
             fault = f"is missing ({error})"
             return None if place.tag else Claim(kind=OTHER, fault=fault, digest=place.source)
         except (WrongContent, Unusable) as error:

@@ -16,7 +16,7 @@ from builder.model import exact_json
 from builder.model.architectures import ARCHITECTURES, architecture
 from builder.model.errors import BadInput, Refused
 from builder.model.exact_json import part, time_of
-from builder.registry import INDEX, MANIFEST, Descriptor, NotThere, Source, WrongContent, is_digest
+from builder.registry import INDEX, MANIFEST, Descriptor, NotFound, Source, WrongContent, is_digest
 from builder.registry.manifests import ARTIFACT_TYPES
 from builder.trust.policy.records import UNKNOWN, YES, Contract, Image, PulledFor
 
@@ -147,7 +147,7 @@ def published(source: Source, digest: str, artifact_format: str) -> tuple[Descri
     files: dict[str, Descriptor] = {}
     for referrer in referrers:
         with contextlib.suppress(
-            *(WrongContent, NotThere, LookupError, TypeError, ValueError, AttributeError)
+            *(WrongContent, NotFound, LookupError, TypeError, ValueError, AttributeError)
         ):
             _, document = source.document(referrer)
             if (document.get("subject") or {}).get("digest") == digest:

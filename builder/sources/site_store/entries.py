@@ -28,7 +28,7 @@ from builder.registry import (
     MANIFEST,
     Denied,
     Descriptor,
-    NotThere,
+    NotFound,
     RegistryFailed,
     WrongContent,
     is_digest,
@@ -174,7 +174,7 @@ class SiteStore:
                 for path in partial_folder.iterdir():
                     shutil.move(path, folder / path.name)
                 return True
-        except (NotThere, WrongContent, ValueError) as error:
+        except (NotFound, WrongContent, ValueError) as error:
             self._tell(place, error, "it is made here")
         except Interrupted:
             raise
@@ -324,10 +324,10 @@ def _in_threads(work: Callable[[T], R], items: Iterable[T]) -> list[R]:
 
 
 def _by_digest(place: StorePlace, digest: str) -> bytes:
-    """Return the manifest of a digest; raises `NotThere` if the place has none, or another."""
+    """Return the manifest of a digest; raises `NotFound` if the place has none, or another."""
     content = place.manifest(digest)
     if content is None or digest_of(content) != digest:
-        raise NotThere(f"{place.name}: no entry {digest}")
+        raise NotFound(f"{place.name}: no entry {digest}")
     return content
 
 

@@ -23,7 +23,7 @@ from builder.registry import (
     MANIFEST,
     Credentials,
     Descriptor,
-    NotThere,
+    NotFound,
     Reference,
     Registry,
     RegistryFailed,
@@ -89,7 +89,7 @@ class FolderStore:
         try:
             digest = self._copy(source, path)
         except FileNotFoundError as error:
-            raise NotThere(f"{source}: no such blob") from error
+            raise NotFound(f"{source}: no such blob") from error
         if digest != blob.digest:
             raise WrongContent(f"{source}: its digest is {digest}")
 
@@ -226,7 +226,7 @@ class RepositoryStore:
     def manifest(self, tag: str) -> bytes | None:
         try:
             return self._registry.manifest(tag)
-        except NotThere:
+        except NotFound:
             return None
 
     def has(self, blob: Descriptor) -> bool:
@@ -257,7 +257,7 @@ class RepositoryStore:
     def remove(self, tags: Sequence[str]) -> None:
         """Remove the manifests of tags; the registry's garbage collection removes the blobs."""
         for tag in tags:
-            with contextlib.suppress(NotThere):
+            with contextlib.suppress(NotFound):
                 self._delete(self._registry.resolve(tag).digest)
 
     def _delete(self, digest: str) -> None:

@@ -36,7 +36,7 @@ from builder.verify.measure.programs import (
     Sizes,
     Unreadable,
 )
-from builder.verify.measure.sampling import Gpus, Sampler, busy_share, gpu_look
+from builder.verify.measure.sampling import Gpus, Sampler, busy_share, gpu_sampler
 from builder.verify.proof import emulator_of
 from builder.verify.runners import DEFAULTS, RUNNERS
 from builder.verify.runners.protocol import DATA_AT, Container, Runner
@@ -89,7 +89,7 @@ def _measured(run: Run, image: OpenImage, *, runners: Sequence[str], repeats: in
             sizes,
             launch=family.launch.format(ranks=RANKS) if family else "",
             repeats=repeats,
-            gpus=gpu_look(run.tools.processes),
+            gpus=gpu_sampler(run.tools.processes),
             say=lambda text: run.progress.step(image.target.identifier, text),
         )
     root = "the image's root file system, unpacked and entered by chroot"

@@ -315,6 +315,6 @@ class _Over(Exception):
     """The measurement has ended."""
 
 
-def gpu_look(processes: Processes, *, proc: Path = _PROC) -> Gpus:
+def gpu_sampler(processes: Processes, *, proc: Path = _PROC) -> Gpus:
     """Return the sampler for this machine's GPUs."""
     return Gpus(processes, library=nvml.LIBRARY if nvml.kernel_driver(proc) else "")

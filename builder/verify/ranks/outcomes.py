@@ -13,7 +13,7 @@ from builder.verify.container_output import (
     LONGEST,
     all_data_of,
     end_of,
-    is_rubbish,
+    is_unreadable,
     lines_of,
     readable,
 )
@@ -126,7 +126,7 @@ def _failure(start: Start, title: str, done: Completed, lines: list[str]) -> str
         return f"standard error is not empty: {complaints[0]}"
     if not lines:
         return "exit status 0, but no rank printed a finding"
-    if is_rubbish(readable(lines[-1])):
+    if is_unreadable(readable(lines[-1])):
         return f"exit status 0, but the last line is not text: {lines[-1][:80]}"
     return ""
 

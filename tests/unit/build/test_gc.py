@@ -28,7 +28,7 @@ from builder.sources.site_store import SiteStore
 from builder.sources.site_store.places import FolderStore
 from builder.system import files
 from builder.system.home import Home
-from builder.system.locks import together
+from builder.system.locks import shared_lock
 from builder.system.process import Completed, Processes
 
 MIRROR = DebianMirror(main="http://mirror.example.org/debian", security=None)
@@ -481,7 +481,7 @@ def test_each_project_that_uses_a_store_is_remembered(home: Home, tmp_path: Path
 
 
 def test_not_while_a_builder_works(home: Home, project: Path, capsys: Capture) -> None:
-    with together(home.path, "builder"):
+    with shared_lock(home.path, "builder"):
         code, out, err = said(capsys, f"--project={project}")
     assert (code, out) == (1, "")
     assert err.splitlines() == [

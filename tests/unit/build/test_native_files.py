@@ -15,7 +15,7 @@ from test_bundle import _own_home, a_policy  # noqa: F401 - fixtures
 from test_bundle_bases import Capture, bundled, into_home, project_on, push
 
 from builder.build.native.files import Entry, digest_of, entries_of, put_together, read_entries
-from builder.build.native.tools import RECORD, NativeTools, kept_tools, stored_tools
+from builder.build.native.tools import RECORD, NativeTools, newest_tools, stored_tools
 from builder.distribute.bundle import ArchiveContents, opened, write_archive
 from builder.distribute.bundle.home import fill_home, index_of_inputs, inputs_of
 from builder.distribute.bundle.inputs import Inputs, add_native
@@ -83,9 +83,9 @@ def test_offline_the_newest_of_a_release_are_lent(tmp_path: Path) -> None:
     put_tools(tmp_path, 2)
     put_tools(tmp_path, 5, name="bookworm-ppc64le")
     os.utime(newest.root.parent / RECORD, (0, 0))
-    assert kept_tools(base(), "ppc64le", store=tmp_path) == newest
+    assert newest_tools(base(), "ppc64le", store=tmp_path) == newest
     assert (newest.root.parent / RECORD).stat().st_mtime > 0  # so `gc` leaves them
-    assert kept_tools(base(), "aarch64", store=tmp_path) is None
+    assert newest_tools(base(), "aarch64", store=tmp_path) is None
 
 
 CHANGES: dict[str, Callable[[str, int, str], Entry]] = {

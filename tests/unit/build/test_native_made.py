@@ -19,7 +19,7 @@ from test_store import own_keyrings  # noqa: F401 - fixture
 from builder.build.base_store import Bootstrapping
 from builder.build.mirror import DebianMirror
 from builder.build.native import tools
-from builder.build.native.tools import NativeTools, ensure_tools, kept_tools, stored_tools
+from builder.build.native.tools import NativeTools, ensure_tools, newest_tools, stored_tools
 from builder.model import CudaSupport, PackagedCuda
 from builder.system.process import Completed, Processes
 
@@ -141,8 +141,8 @@ def test_tools_are_brought_once_and_known_by_their_digest(processes: Bootstraps)
     assert ensured(processes, not_before=made.made) == made
     assert len(processes.started) == started
     assert stored_tools(processes.folder / "native") == [made]
-    assert kept_tools(base(), "ppc64le", store=processes.folder / "native") == made
-    assert kept_tools(base(), "aarch64", store=processes.folder / "native") is None
+    assert newest_tools(base(), "ppc64le", store=processes.folder / "native") == made
+    assert newest_tools(base(), "aarch64", store=processes.folder / "native") is None
     again = ensured(processes, not_before="2999-01-01T00:00:00+00:00")
     assert len(processes.started) > started
     assert again.digest == made.digest

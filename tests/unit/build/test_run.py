@@ -54,7 +54,7 @@ class Machine:
         self.ways: list[Any] = []
         self.built: list[DockerfileBuild] = []
         patch.setattr(run_module, "is_open", lambda _arch: self.open)
-        patch.setattr(run_module, "kept_tools", lambda *_, **__: self.kept)
+        patch.setattr(run_module, "newest_tools", lambda *_, **__: self.kept)
         patch.setattr(run_module, "ensure_tools", self._ensure)
 
     def _ensure(self, _base: object, _arch: str, way: object) -> NativeTools:

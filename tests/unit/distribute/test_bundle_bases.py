@@ -25,7 +25,7 @@ from test_bundle import (  # noqa: F401 - fixtures
     changed,
 )
 
-from builder.build.base_store import kept_base
+from builder.build.base_store import stored_base
 from builder.build.engines.storage import read_storage
 from builder.cli import main
 from builder.distribute.bundle import ArchiveContents, opened, write_archive
@@ -131,7 +131,7 @@ def test_it_is_where_an_offline_build_looks(
     assert into_home(archive, policy, "--checkout", str(tmp_path / "there")) == 0
     assert "1 base, 1 source" in capsys.readouterr().out
     assert SourceStore(path=home.sources).place(digest_of(SOURCE)[7:]).read_bytes() == SOURCE
-    stored = kept_base(f"mirror.example/of/{REPOSITORY}@{digest}", store=home.bases)
+    stored = stored_base(f"mirror.example/of/{REPOSITORY}@{digest}", store=home.bases)
     assert stored is not None
     assert (stored.arch, stored.digest, stored.names) == ("x86_64", digest, (stored.tag,))
     with tarfile.open(stored.archive) as tar:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from fake_registry import fake_registry
 
-from builder.distribute.publish.mirror import Copied, found_release
+from builder.distribute.publish.mirror import CopiedManifest, found_release
 from builder.registry import (
     INDEX,
     MANIFEST,
@@ -25,14 +25,16 @@ from builder.registry import (
     [b"?", b"[]", b'{"layers": 5}', b'{"config": null}', b'{"layers": [], "layers": []}'],
 )
 def test_blobs_of_a_manifest_that_is_none(content: bytes) -> None:
-    copied = Copied(descriptor=Descriptor.of(content, MANIFEST), content=content)
+    copied = CopiedManifest(descriptor=Descriptor.of(content, MANIFEST), content=content)
     with pytest.raises(WrongContent, match="sha256:"):
         list(copied.blobs())
 
 
 def test_layers_may_be_null() -> None:
     content = b'{"layers": null}'
-    assert not list(Copied(descriptor=Descriptor.of(content, MANIFEST), content=content).blobs())
+    assert not list(
+        CopiedManifest(descriptor=Descriptor.of(content, MANIFEST), content=content).blobs()
+    )
 
 
 @pytest.mark.parametrize("subject", [None, [], "x"])

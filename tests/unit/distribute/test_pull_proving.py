@@ -16,7 +16,7 @@ from registry_site import Content, Published, Site
 from builder.distribute.pull import proof
 from builder.distribute.pull.proof import proofs_of
 from builder.model.errors import Refused
-from builder.registry import MANIFEST, Descriptor, NotThere, Registry
+from builder.registry import MANIFEST, Descriptor, NotFound, Registry
 from builder.registry.manifests import EMPTY, EMPTY_CONTENT
 from builder.trust.policy.evidence import counted_reasons
 from builder.trust.policy.records import OTHER, Claim
@@ -100,7 +100,7 @@ def test_proof_that_cannot_be_read_names_its_place(
 
     def small_blob(blob: Descriptor, _most: int) -> bytes:
         asked.append(blob.digest)
-        raise NotThere("no blob")
+        raise NotFound("no blob")
 
     monkeypatch.setattr(registry, "small_blob", small_blob)
     proofs = proofs_of(registry, [bare], [trusted()], NOW)

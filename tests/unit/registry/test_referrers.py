@@ -9,7 +9,7 @@ import pytest
 from fake_registry import Fake, Fault, client, fake_registry, manifest
 
 from builder.distribute.pull.proof import attachments_of
-from builder.registry import INDEX, MANIFEST, Denied, Descriptor, NotThere, RegistryFailed
+from builder.registry import INDEX, MANIFEST, Denied, Descriptor, NotFound, RegistryFailed
 from builder.trust.proof.attachments import DSSE
 
 LIST = "GET .*/referrers/"
@@ -153,7 +153,7 @@ def test_a_list_that_breaks_off_is_not_taken_for_none(fake: Fake) -> None:
     link = {"Link": f'</v2/site/a/referrers/{image.digest}>; rel="next"', "Content-Type": INDEX}
     body = json.dumps({"manifests": [one.as_json()]}).encode()
     fake.faults = [Fault(pattern=LIST, status=200, headers=link, body=body)]
-    with pytest.raises(NotThere, match="referrers"):
+    with pytest.raises(NotFound, match="referrers"):
         client(fake).referrers(image.digest)
 
 

@@ -31,7 +31,7 @@ from builder.registry import (
     Denied,
     Descriptor,
     Login,
-    NotThere,
+    NotFound,
     Reference,
     Registry,
     RegistryFailed,
@@ -54,7 +54,7 @@ def test_manifests_are_written_and_read_by_tag_and_digest(fake: Fake) -> None:
     assert registry.resolve("1.0") == written
     assert registry.manifest(written) == registry.manifest(written.digest) == content
     assert registry.document("1.0")[1]["schemaVersion"] == 2
-    with pytest.raises(NotThere, match=r"site/a: manifests/2\.0"):
+    with pytest.raises(NotFound, match=r"site/a: manifests/2\.0"):
         registry.resolve("2.0")
 
 

@@ -17,7 +17,7 @@ import pytest
 
 from builder.model.errors import Interrupted
 from builder.system import locks
-from builder.system.locks import has_writer, is_at, locked, locked_now, sole_writer, together
+from builder.system.locks import has_writer, is_at, locked, locked_now, shared_lock, sole_writer
 from builder.system.orphans import MARK, end_orphans, living
 
 
@@ -100,16 +100,16 @@ def test_who_waits_can_be_stopped(tmp_path: Path) -> None:
 
 
 def test_several_are_together_and_nobody_is_alone_meanwhile(tmp_path: Path) -> None:
-    with together(tmp_path, "x") as first:
-        with first.alone() as alone:
+    with shared_lock(tmp_path, "x") as first:
+        with first.try_exclusive() as alone:
             assert alone
-        with together(tmp_path, "x") as second:
+        with shared_lock(tmp_path, "x") as second:
             for turn in (first, second):
-                with turn.alone() as alone:
+                with turn.try_exclusive() as alone:
                     assert not alone
             with locked_now(tmp_path, "x") as alone:
                 assert not alone
-        with first.alone() as alone:
+        with first.try_exclusive() as alone:
             assert alone
     with locked_now(tmp_path, "x") as alone:
         assert alone

@@ -15,7 +15,7 @@ from builder.model.errors import StepFailed
 from builder.model.measurement import GpuUse
 from builder.system.nvml import watcher
 from builder.system.process import Processes
-from builder.verify.measure.sampling import Gpus, gpu_look
+from builder.verify.measure.sampling import Gpus, gpu_sampler
 
 
 @pytest.fixture(scope="module")
@@ -99,11 +99,11 @@ def test_gpus_that_cannot_be_asked_at_all(
 def test_gpus_are_asked_where_there_is_a_driver(
     tmp_path: Path,
 ) -> None:
-    with gpu_look(Processes(), proc=tmp_path) as gpus:
+    with gpu_sampler(Processes(), proc=tmp_path) as gpus:
         assert (gpus.look(), gpus.problem) == ((), "")
     (tmp_path / "driver/nvidia").mkdir(parents=True)
     (tmp_path / "driver/nvidia/version").write_text("NVRM version: Kernel Module  535.104.05\n")
-    with gpu_look(Processes(), proc=tmp_path) as gpus:
+    with gpu_sampler(Processes(), proc=tmp_path) as gpus:
         assert gpus.problem.startswith("libnvidia-ml.so.1: cannot open")
 
 

@@ -126,7 +126,7 @@ def test_a_base_that_is_not_in_the_store_has_to_be_made(
     (machine.bin / "mmdebstrap").unlink()
     with pytest.raises(MissingPrerequisite, match="mmdebstrap"):
         prepared(machine, native_tools=False, offline=offline)
-    monkeypatch.setattr(preparation, "kept_base", lambda *_, **__: "one of another day")
+    monkeypatch.setattr(preparation, "stored_base", lambda *_, **__: "one of another day")
     with nullcontext() if offline else pytest.raises(MissingPrerequisite, match="mmdebstrap"):
         prepared(machine, native_tools=False, offline=offline)
 
