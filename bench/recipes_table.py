@@ -77,10 +77,10 @@ def _key(row: Row, arch: str) -> str:
 
 def _seen(record: dict[str, Any], key: str, images: list[MatrixImage]) -> str:
     if proven := record["built"].get(key):
-        # Rows of earlier dates have no key, and are of the first image.
+        # Rows of earlier dates have no key, and are of the first image: checks have changed since.
         name = proven.get("image", images[0].identifier)
         current = dict(images).get(name)
-        state = PROVEN if current and proven.get("key", current) == current else EARLIER
+        state = PROVEN if current and proven.get("key") == current else EARLIER
         axes = "-".join(name.removeprefix(f"{key.split(maxsplit=1)[0]}-").split("-")[1:-1])
         limits = [] if proven["how"] == "yes" else [proven["how"]]
         other = [] if name == images[0].identifier else [f"`{axes}`"]

@@ -46,6 +46,13 @@ def write_atomically(
         partial.unlink(missing_ok=True)
 
 
+def writable_folder(folder: Path) -> None:
+    """Create a folder if it is missing; raise `BadInput` before long work if it is not writable."""
+    folder.mkdir(exist_ok=True)
+    if not os.access(folder, os.W_OK):
+        raise BadInput(f"{folder}: this user cannot write to it", hint="ask its owner")
+
+
 def create_file(path: Path, data: bytes, *, mode: int) -> None:
     """Write a new file to the disk; never overwrite a file, follow a link or leave a part."""
     number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)

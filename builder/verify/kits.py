@@ -30,7 +30,7 @@ from builder.model.digests import digest_of_file
 from builder.model.errors import BadInput, Refused
 from builder.model.manifest import FILES, MANIFEST, InImageCheck
 from builder.model.records import read, write
-from builder.system.files import read_json, write_atomically
+from builder.system.files import read_json, writable_folder, write_atomically
 from builder.system.process import Completed
 from builder.verify.checks import DRIVER_LIBRARIES
 from builder.verify.finished_images import OpenImage, finished, opened
@@ -45,8 +45,7 @@ from builder.verify.targets import ProofTarget, expected_target, with_carried
 FORMATS = ("sif", "charliecloud")  # an ordinary user can run these without a daemon
 RECORDS = "kits"  # the folder of an image with the descriptions of its kits
 _PROGRAM = Path(__file__).parent / "kit" / "run"
-_SCHEMA = "build-images/kit/v1"
-_IMAGE, _SCRATCH = "@IMAGE@", "@SCRATCH@"
+_SCHEMA, _IMAGE, _SCRATCH = "build-images/kit/v1", "@IMAGE@", "@SCRATCH@"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -250,6 +249,7 @@ def _write_tar(target: Path, text: str, images: Sequence[Path], record: Path) ->
     """Write the archive, and the record of it; it gets its name when both are complete."""
     if not target.parent.is_dir() or (target.exists() and not target.is_file()):
         raise BadInput(f"{target}: not a file, or its folder does not exist")
+    writable_folder(record.parent)
     partial_file = target.with_name(f".{target.name}.partial")
     contents = {"run": (_PROGRAM.read_bytes(), 0o755), "kit.json": (text.encode(), 0o644)}
     try:
