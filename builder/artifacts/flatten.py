@@ -12,6 +12,7 @@ import dataclasses
 import io
 import posixpath
 import tarfile
+from collections import ChainMap
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -102,6 +103,7 @@ def entries(nodes: Mapping[str, TreeNode]) -> Iterator[TreeEntry]:
     """Yield the nodes as entries of the tree digest; hard links are hashed once."""
     known: dict[tuple[Path, int], str] = {}
     for path, node in nodes.items():
+        _check_parent(path, nodes)
         content = node.content
         if node.source is not None:
             place = (node.source, node.offset)
@@ -126,7 +128,7 @@ def entries_of_tar(
     nodes.pop("", None)
     for name in MOUNT_POINTS & nodes.keys():
         if not nodes[name].member.isdir():  # a link: what is mounted would hide another folder
-            raise StepFailed(f"/{name}: a mount point that is not a folder")
+            raise StepFailed(f"/{name} is a link or a file; runtimes mount a folder there")
     return entries(nodes)
 
 
@@ -178,7 +180,9 @@ def describes(path: str) -> bool:
 def lay_nodes(layer: Iterable[TreeNode], nodes: dict[str, TreeNode]) -> None:
     """Lay one layer over the nodes of the layers below."""
     upper: dict[str, TreeNode] = {}
+    both = ChainMap(upper, nodes)
     for node in layer:
+        _check_parent(node.path, both)
         folder, name = posixpath.split(node.path)
         if name == OPAQUE:
             _remove(nodes, folder, itself=False)
@@ -187,7 +191,6 @@ def lay_nodes(layer: Iterable[TreeNode], nodes: dict[str, TreeNode]) -> None:
         elif node.path:
             upper[node.path] = _linked(node, upper, nodes) if node.member.islnk() else node
     for path, node in upper.items():
-        _check_parent(path, nodes)
         below = nodes.get(path)
         if below is not None and below.member.isdir() and not node.member.isdir():
             _remove(nodes, path, itself=True)

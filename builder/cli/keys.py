@@ -52,7 +52,7 @@ def run(options: KeysOptions) -> int:
     create_file(private, boxed(key, password.encode()), mode=0o600)
     try:
         create_file(public, key.public.pem, mode=0o644)
-    except OSError:  # half a pair would stand in the way of the next try
+    except BaseException:  # half a pair would stand in the way of the next try
         private.unlink()
         raise
     print(f"private key  {private}\npublic key   {public}\nSHA-256      {key.public.fingerprint}")

@@ -79,6 +79,4 @@ def _digests(images: Iterable[PlannedImage], folder: Path) -> dict[str, str]:
 def _write(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, text)
-    if path.suffix == ".sh":
-        mode = path.stat().st_mode
-        path.chmod(mode | (mode & 0o444) >> 2)  # who may read it may run it
+    path.chmod(0o755 if path.suffix == ".sh" else 0o644)  # for users, whatever the umask

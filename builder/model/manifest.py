@@ -136,7 +136,8 @@ class Manifest(ProvenImage):
     """All data about an image. Fields that an earlier version did not write have their defaults.
 
     `digests` are those of the files that it binds, `launched` the outcomes of the ranks that a
-    launcher started, by format. `measured` is a measurement, `builder` the URI of who built it.
+    launcher started, by format. `measured` is a measurement. `builder` is a URI: the CI
+    job or program that built the image.
     """
 
     cell: Cell

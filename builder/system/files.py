@@ -31,9 +31,10 @@ def write_atomically(
     """Write a file atomically, even beside other writers: readers see the old or the new text.
 
     `errors` is that of `str.encode`, for text that is not valid Unicode. A power failure may bring
-    the old file back, unless the write is `durable`.
+    the old file back, unless the write is `durable`; then a missing folder is made, too.
     """
-    file.parent.mkdir(parents=True, exist_ok=True)
+    if durable:
+        file.parent.mkdir(parents=True, exist_ok=True)
     partial = file.with_name(f".{os.urandom(12).hex()}.partial")  # a longer name could be too long
     try:
         partial.write_text(text, encoding="utf-8", errors=errors)
@@ -61,7 +62,7 @@ def create_file(path: Path, data: bytes, *, mode: int) -> None:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-    except OSError:
+    except BaseException:
         path.unlink()
         raise
 
@@ -81,13 +82,17 @@ def write_new(folder: Path, texts: Mapping[str, str], *, dry_run: bool = False) 
     if entries := sorted(names - {".git"}):
         listed = ", ".join([*entries[:_SHOWN], *(["..."] if len(entries) > _SHOWN else [])])
         raise BadInput(f"{folder}: not empty: {listed}", hint="name a new folder")
+    written: list[Path] = []
     try:
         for name, text in {} if dry_run else texts.items():
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            (folder / name).write_text(text, encoding="utf-8")
+            written.append(folder / name)
+            written[-1].parent.mkdir(parents=True, exist_ok=True)
+            written[-1].write_text(text, encoding="utf-8")
     except OSError:
-        for entry in {*folder.iterdir()} - {folder / ".git"}:
-            shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+        with contextlib.suppress(OSError):  # else they would stand in the way of the next try
+            for path in reversed(written):
+                path.unlink(missing_ok=True)
+                path.parent.rmdir()
         raise
 
 

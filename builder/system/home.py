@@ -20,6 +20,7 @@ PIP_AT = "/.packages"  # where pip's configuration is mounted in build steps
 PIP_CONFIG = f"{PIP_AT}/pip.conf"  # named in specs; pip ignores it if it is missing
 NATIVE_LABEL = "build-images.native"  # label of stages, not of images: their native tools
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+_CLOSED = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR})
 _HINTS = {
     **dict.fromkeys(_FULL, "free disk space, or name another folder: --output, BUILD_IMAGES_HOME"),
     **dict.fromkeys(
@@ -179,7 +180,7 @@ def failure_of(error: OSError) -> BuildImagesError:
     hint = _HINTS.get(error.errno or 0, "")
     if not _lacks(error):
         return BadInput(f"{problem}", hint=hint)
-    if error.errno not in _FULL:
+    if error.errno in _CLOSED:
         hint = "set BUILD_IMAGES_HOME to a folder that you can write to"
     return MissingPrerequisite(f"{problem}", hint=hint)
 

@@ -20,6 +20,8 @@ from builder.system.process import Completed
 from builder.system.terminal import printable
 from builder.verify.container_output import (
     LONGEST,
+    NOT_ARRIVED,
+    all_arrived,
     all_data_of,
     data_of,
     end_of,
@@ -34,7 +36,6 @@ from builder.verify.targets import ProofTarget
 
 SKIP_STATUS = 77  # Automake's convention
 SINGLETONS = "MPI started singletons"
-ALL_ARRIVED = re.compile(r"\d+ ranks? on \d+ hosts?: ")  # the last line of `mpi` without a fault
 _FAILED = re.compile(r"\bFAILED\b")  # a whole word: not in CUBLAS_STATUS_EXECUTION_FAILED
 # A shell, or the loader, about a program that did not run: a pipe hides its exit status.
 _NOT_RUN = re.compile(
@@ -202,8 +203,9 @@ def _result(check: InImageCheck, done: Completed) -> tuple[str, str]:
     if not (fault or done.returncode):
         fault = f"a program did not run: {last}" if _NOT_RUN.search(last) else ""
         fault = fault or _misreported(check, all_data_of(done.stdout))
-        if check.name == agreement.MPI and not (fault or ALL_ARRIVED.match(last)):
-            fault = f"its last line is a fault: {last}"  # a launcher may lose the ranks' status
+        if check.name == agreement.MPI and not fault:  # a launcher may lose the ranks' status
+            finding = all_arrived(lines_of(done.stdout))
+            fault, last = ("", finding) if finding else (f"{NOT_ARRIVED}: {last}", last)
         fault = readable(fault)[: LONGEST // 2]
     if fault:
         return FAILED, f"exit status {done.returncode}, but {fault}"

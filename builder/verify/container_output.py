@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +24,8 @@ _DATA_LETTERS = 64_000
 _DEEPEST = 20  # levels of data; what writes them as JSON would fail at some hundred
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"  # stands for bytes that are not UTF-8
 # ECMA-48: colours, cursor movements, window titles
+NOT_ARRIVED = "no line says that all messages arrived; its last line"
+_ALL_ARRIVED = re.compile(r"\d+ ranks? on \d+ hosts?: ")
 _TERMINAL = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
 
 
@@ -30,6 +33,11 @@ def readable(text: str) -> str:
     """Return text without terminal escape sequences; control characters are replaced."""
     plain = _TERMINAL.sub("", text)
     return "".join(c if c.isprintable() or c in "\n\t" else _REPLACEMENT for c in plain)
+
+
+def all_arrived(lines: Iterable[str]) -> str:
+    """Return the line by which `mpi` says that all messages arrived; empty if it does not."""
+    return next(filter(_ALL_ARRIVED.match, lines), "")
 
 
 def lines_of(text: str) -> list[str]:

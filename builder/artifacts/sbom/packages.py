@@ -27,7 +27,7 @@ from builder.model.digests import digest_of
 from builder.system.files import table_beside
 
 CHECKSUM, CHECKSUM_OF = "build-images:checksum", "build-images:checksum-of"
-_LONGEST = 200
+_LONGEST = 1000
 
 _TABLES = table_beside(__file__, "licences.yaml")
 _BY_NAME = {**{name.lower(): name for name in _TABLES["identifiers"]}, **_TABLES["other_names"]}
@@ -37,7 +37,8 @@ _COMMON = re.compile(
 )
 _FIELD = re.compile(r"^License:(.*)$", re.MULTILINE)
 _ALTERNATIVES = re.compile(r"\s+(?:and|or|and/or)\s+|,\s*|\s*\|\s*", re.IGNORECASE)
-_OPERATOR = re.compile(r"\b(?:AND|OR|WITH)\b")
+_OPERATOR = re.compile(r"\s+(?:AND|OR|WITH)\s+")
+_OPERAND = re.compile(r"\(*[\w.+:-]+\)*")
 _STATUS = "var/lib/dpkg/status"
 _INFO = "var/lib/dpkg/info/"
 _DOC = "usr/share/doc/"
@@ -120,16 +121,16 @@ def of_copyright(text: str) -> list[dict[str, object]]:
 
 
 def expression(text: str) -> list[dict[str, object]]:
-    """Return the licences that an RPM or Python package states, an SPDX expression as it is.
+    """Return the licence that an RPM or Python package states: one line, perhaps an expression.
 
     https://spdx.github.io/spdx-spec/v2.3/SPDX-license-expressions/: its operators are upper-case.
     """
     line = " ".join(text.split())
-    if line.upper() == "UNKNOWN":
+    if not line or line.upper() == "UNKNOWN":
         return []
-    if _OPERATOR.search(line):
-        return [{"expression": line}]
-    return licences(_ALTERNATIVES.split(line))
+    operands = _OPERATOR.split(line)
+    is_expression = len(operands) > 1 and all(map(_OPERAND.fullmatch, operands))
+    return [{"expression": line} if is_expression else licence(line)]
 
 
 def data_of(nodes: Mapping[str, TreeNode], path: str) -> bytes | None:

@@ -134,7 +134,7 @@ def check_own(folder: Path) -> None:
         raise Refused(
             f"{folder} {fault}",
             hint="set BUILD_IMAGES_HOME to a folder of your own; or remove this folder; or, if no "
-            f"other user wrote to it, make it yours: chown, and chmod 700 {folder}",
+            f"other user wrote to it, run chown {os.getuid()} {folder} and chmod 700 {folder}",
         )
 
 

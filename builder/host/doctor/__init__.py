@@ -211,7 +211,7 @@ def lacking_for(diagnosis: Diagnosis, runner: str, arch: str) -> tuple[Item, ...
 
 
 def lacking_ids(runner: str, roots: SystemRoots) -> Item | None:
-    """Return the range of ids that a runner needs and this user lacks; None if there is none."""
+    """Return the range of ids that a runner needs and this user lacks; None if none lacks."""
     user = _caller()
     if runner not in _AS_ROOT_INSIDE or user == "root":
         return None

@@ -39,7 +39,8 @@ look_around() {
     elif [[ ${XDG_DATA_HOME-} == /* ]]; then
         HOME_DIR=$XDG_DATA_HOME/build-images
     else
-        [[ ${HOME-} == /* ]] || HOME=$(getent passwd "$EUID" | cut --delimiter=: --fields=6)
+        [[ ${HOME-} == /* ]] || HOME=$(getent passwd "$EUID" | cut --delimiter=: --fields=6) ||
+            die 4 'this user has no home folder' 'set BUILD_IMAGES_HOME, or HOME'
         HOME_DIR=$HOME/.local/share/build-images
     fi
     [[ $HOME_DIR == /* ]] || HOME_DIR=$PWD/$HOME_DIR

@@ -105,10 +105,11 @@ def _packages(indices: Iterable[object]) -> PackageIndices | None:
 def _outcomes(result: TestResult) -> dict[str, str]:
     """Return the outcome of each check: the worst in the lists and in its details.
 
-    A check that needs a GPU and passed where none was handed over counts as skipped.
+    A check that needs a GPU, and passed in a run to which none was handed over, counts as skipped.
     """
     outcomes = outcomes_of(result)
-    for name, finding in result.checks:
+    had_gpu = result.run.gpu is not None and result.run.gpu.handed_over
+    for name, finding in () if had_gpu else result.checks:
         if part(finding.data, "gpu_here") is False and outcomes[name] == PASSED:
             outcomes[name] = SKIPPED
     if result.lists.result not in {"PASSED", "WARNED", "FAILED"}:

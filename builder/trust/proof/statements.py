@@ -121,7 +121,7 @@ def statement_of(payload: bytes, digest: str) -> dict[str, object]:
 def provenance(manifest: Manifest) -> bytes:
     """Return SLSA provenance v1 of an image; its subjects are all artifacts of the image.
 
-    Of the builder of an image that an earlier version built, nothing is known. Raises `BadInput`
+    Without a recorded builder, it is this program, which claims nothing. Raises `BadInput`
     for the manifest of an earlier version, which lacks some of the inputs.
     """
     try:

@@ -8,9 +8,11 @@ from collections.abc import Collection, Mapping
 
 from builder.model import FAILED, PASSED, SKIPPED, Outcome
 from builder.system.process import Completed
-from builder.verify.checks import ALL_ARRIVED, SINGLETONS
+from builder.verify.checks import SINGLETONS
 from builder.verify.container_output import (
     LONGEST,
+    NOT_ARRIVED,
+    all_arrived,
     all_data_of,
     end_of,
     is_unreadable,
@@ -73,12 +75,12 @@ def rank_outcome(
             _timeout(start, done, lines)
             or _failure(start, title, done, lines)
             or _wrong_groups(start, groups)
-            or ("" if ALL_ARRIVED.match(lines[-1]) else f"its last line is a fault: {lines[-1]}")
+            or ("" if (finding := all_arrived(lines)) else f"{NOT_ARRIVED}: {lines[-1]}")
             or _other_library(library, data)
         )
     if not reason:
         outcome = PASSED
-        reason = f"{lines[-1]}; started by {title}"
+        reason = f"{finding}; started by {title}"
         if library:
             reason += f"; the host's {library.source} is loaded"
     return Outcome(

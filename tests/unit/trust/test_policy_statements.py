@@ -78,13 +78,17 @@ def evidence(*, gpu: bool = True, trees: tuple[str, ...] = ("7e" * 32,)) -> dict
     return read
 
 
-def test_a_gpu_check_that_passed_without_a_gpu_counts_as_skipped() -> None:
-    def without_gpu(document: dict[str, Any]) -> None:
-        for check in document["predicate"]["configuration"][1:]:
-            if check["name"] == "mpi":
-                check["annotations"]["data"] = {"gpu_here": False}
+@pytest.mark.parametrize(("gpu", "counted"), [(False, "skipped"), (True, "passed")])
+def test_a_gpu_check_that_passed_in_a_run_without_gpus_counts_as_skipped(
+    gpu: bool, counted: str
+) -> None:
+    """In a run with GPUs, `gpu-withheld` passes where none is handed over."""
 
-    assert read_after(without_gpu).outcomes["mpi"] == "skipped"
+    def pass_without_gpu(document: dict[str, Any]) -> None:
+        for check in document["predicate"]["configuration"][1:]:
+            check["annotations"]["data"] = {"gpu_here": False}
+
+    assert read_after(pass_without_gpu, gpu=gpu).outcomes["mpi"] == counted
 
 
 def signed(kind: str, predicate: dict[str, Any]) -> dict[str, Any]:

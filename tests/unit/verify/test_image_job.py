@@ -38,6 +38,8 @@ IMAGE = "one-1.0-debian13-x86_64"
 @pytest.fixture(name="results")
 def results_of_commands(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """What commands in a container come to; an `error` if it cannot be opened."""
+    monkeypatch.setenv("GITHUB_SERVER_URL", "https://ci.example.org")
+    monkeypatch.setenv("GITHUB_WORKFLOW_REF", "site/images/build.yml@refs/heads/main")
     results: dict[str, Any] = {"sh": done(env("HOME=/tmp", directory="/"))}
 
     @contextlib.contextmanager
