@@ -220,6 +220,7 @@ def _counted(home: Home, since: float) -> Iterator[Garbage]:
     for kind, folder, pattern, noun, why in (
         ("package", home.packages, "*/*", "package", "no build downloaded it recently"),
         ("pull", home.pulls / "blobs", "[!.]*", "blob", "no pull used it recently"),
+        # Earlier versions left lists of layers' files there.
         ("pull", home.pulls / "layers", "[!.]*", "note", "no pull used it recently"),
         ("rehearsal", home.rehearsals, "*.json", "record", "it is old"),
         ("project", home.projects, "[!.]*", "project", "no run on workers used it recently"),

@@ -112,10 +112,8 @@ def run(options: PullOptions) -> int:
         is_output = options.output and not several
         jobs.append((request, folder if is_output else folder / request.folder_name))
     worst = 0
-    with (
-        puller.cache(options.format) as cache,
-        contextlib.closing(puller.look_ahead(jobs, cache)) as images,
-    ):
+    cache = puller.cache()
+    with contextlib.closing(puller.look_ahead(jobs, cache)) as images:
         for image, (image_request, output) in zip(images, jobs, strict=True):
             try:
                 _pull_one(shown, image.result(), cache, output)

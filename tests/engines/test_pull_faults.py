@@ -5,7 +5,6 @@ Each is injected by a proxy on loopback. What is accepted in spite of a fault is
 
 from __future__ import annotations
 
-import importlib
 import os
 import resource
 import shutil
@@ -352,8 +351,6 @@ def test_an_ordinary_user_pulls_as_well(site: Site) -> None:
     layers = (*GOOD, layer_of([folder("dev"), file("dev/null", type=tarfile.CHRTYPE)]))
     site.publish(Content(layers=layers))
     assert pull(site, "sif", "--output", site.place / "warm").status == 0  # has all modules now
-    for needed in ("popen_fork", "synchronize", "queues"):  # but for what workers need, too
-        importlib.import_module(f"multiprocessing.{needed}")
     with tempfile.TemporaryDirectory(dir="/var/tmp") as name:  # pytest's is only for root
         mine = Path(name)
         for file_of_site in (site.policy(), site.record(), site.place / "site.pub"):

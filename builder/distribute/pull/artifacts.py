@@ -7,14 +7,13 @@ import os
 import shutil
 import stat
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
 from builder.artifacts.oci import CONFIG, blob_path, read_layout, start_layout
 from builder.artifacts.sif import is_sif as begins_as_sif
 from builder.artifacts.tree import TreeEntry, comparable, is_allowed, tree_digest
-from builder.distribute.pull.cache import LISTED, FetchedLayer, PullCache, listed, place
+from builder.distribute.pull.cache import FetchedLayer, PullCache, place
 from builder.distribute.pull.folders import fault_of_owner
 from builder.distribute.pull.layers import Unpacked, read, tree_of_layout, unpack
 from builder.distribute.pull.members import Laid, shown
@@ -84,24 +83,18 @@ class FormatPacker:
             yield name, functools.partial(self._fetch, layer)
 
     def _fetch(self, layer: Descriptor) -> FetchedLayer:
-        is_listed = self.judged.request.format in LISTED
-        with self._listing(layer) if is_listed else nullcontext(lambda: None) as members:
-            blob = self.cache.store.get(self.judged.source, layer)
-            return FetchedLayer(digest=layer.digest, blob=blob, members=members())
+        blob = self.cache.store.get(self.judged.source, layer)
+        return FetchedLayer(digest=layer.digest, blob=blob)
 
-    def _listing(self, blob: Descriptor) -> AbstractContextManager[Callable[[], Path]]:
-        check, diff_id = self.judged.source.check, self._diff_id(blob.digest)
-        return self.cache.listing(blob, check, diff_id=diff_id)
+    def _read(self, blob: Path, digest: str) -> tuple[str, Iterator[Laid]]:
+        return digest, read(blob, digest, self._diff_id(digest))
 
     def _diff_id(self, digest: str) -> str:
         return self.judged.remote.diff_ids.get(digest, "")
 
     def _make_directory(self, target: Path) -> Unpacked:
         target.mkdir()
-        layers = (
-            (layer.digest, read(layer.blob, layer.digest, self._diff_id(layer.digest)))
-            for layer in self._layers()
-        )
+        layers = (self._read(layer.blob, layer.digest) for layer in self._layers())
         files = {ENVIRONMENT: environment_of(self.judged.remote)}
         unpacked = unpack(layers, target, files=files, folders=_MOUNT_POINTS)
         target.chmod(0o755)
@@ -139,19 +132,15 @@ class FormatPacker:
             path = blob_path(layout, layer.digest)
             if not path.exists():
                 place(layer.blob, path)
-            assert layer.members is not None  # this format lists members
-            yield layer.digest, listed(layer.members)
+            yield self._read(layer.blob, layer.digest)
 
     def _make_file(self, target: Path) -> Unpacked | None:
         artifact, unpacked = self.judged.artifact, None
         assert artifact is not None  # the rule `artifact` has passed
         is_sif = self.judged.request.format == "sif"
-        with ExitStack() as held:
-            listing = None if is_sif else held.enter_context(self._listing(artifact))
-            blob = held.enter_context(self.cache.store.held(self.judged.source, artifact))
-            if listing:
-                members = listed(listing())
-                unpacked = unpack([(artifact.digest, members)], None)
+        with self.cache.store.held(self.judged.source, artifact) as blob:
+            if not is_sif:
+                unpacked = unpack([self._read(blob, artifact.digest)], None)
             elif not begins_as_sif(blob):
                 raise Refused(f"{artifact.digest}: the published file is not a SIF")
             # A blob with another link may be a layer of another output, which must stay unchanged.

@@ -8,14 +8,13 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from builder import __version__
 from builder.artifacts.compare import ComparedImage, ImageChanges, changes_of
 from builder.distribute.pull.artifacts import NAMES, FormatPacker, existing_output
-from builder.distribute.pull.cache import PullCache, pull_cache
+from builder.distribute.pull.cache import BlobStore, PullCache
 from builder.distribute.pull.folders import atomic_folder
 from builder.distribute.pull.layers import Unpacked
 from builder.distribute.pull.receipts import (
@@ -123,10 +122,10 @@ class Puller:
         self._credentials = Credentials(processes=self._processes)
         self._states: dict[str, RegistryState] = {}
 
-    def cache(self, artifact_format: str) -> AbstractContextManager[PullCache]:
-        """Open the cache of the images."""
-        to_make = "" if self._dry_run else artifact_format
-        return pull_cache(Home.of_environment().pulls, to_make, tell=self._say)
+    def cache(self) -> PullCache:
+        """Return the cache of the images."""
+        folder = Home.of_environment().pulls / "blobs"
+        return PullCache(store=BlobStore(folder=folder, tell=self._say))
 
     def look_ahead(
         self, jobs: Sequence[tuple[PullRequest, Path]], cache: PullCache

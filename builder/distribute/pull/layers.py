@@ -181,7 +181,7 @@ class _Laying:
             if self._root:
                 self._write_special(self._root, member, path, on_disk)
             return entry_of(member, path)
-        if self._root and not isinstance(content, str):
+        if self._root:
             digest = self._root.file(path, content, on_disk, member.mtime)
         else:
             digest = sha256_of_content(content)

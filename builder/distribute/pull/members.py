@@ -7,16 +7,15 @@ import hashlib
 import itertools
 import math
 import tarfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from builder.artifacts.tars import PAX, as_headers
+from builder.artifacts.tars import PAX
 from builder.distribute.pull.streams import LIMITS, PIECE, PlainLayer
 from builder.model.errors import Refused
 from builder.system.terminal import printable
 
-# The content of a member: its bytes, to be read before the next member, or their SHA-256.
-Content = Iterable[bytes | memoryview] | str
+Content = Iterable[bytes | memoryview]  # of a member; to be read before the next member
 Laid = tuple[tarfile.TarInfo, str, Content]  # a member, its path below the root, its content
 # Exceptions of tarfile for a file that is not a tar, or is truncated.
 BROKEN = (tarfile.TarError, RecursionError, EOFError, ValueError, OverflowError)
@@ -73,8 +72,6 @@ def members(stream: PlainLayer) -> Iterator[Laid]:
 
 def sha256_of_content(content: Content) -> str:
     """Return the SHA-256 of a member's content, in hexadecimal."""
-    if isinstance(content, str):
-        return content
     digest = hashlib.sha256()
     for piece in content:
         digest.update(piece)
@@ -235,19 +232,6 @@ def _member(header: bytes, *, is_first: bool) -> tarfile.TarInfo:
         raise Refused("a member of an unsupported kind")
     if member.isdir():
         member.name = member.name.rstrip("/")  # as `tarfile` itself does after `frombuf`
-    return member
-
-
-def as_member(
-    path: str, kind: bytes, mode: int, size: int, target: str, attributes: Sequence[str] = ()
-) -> tarfile.TarInfo:
-    """Return a member with these properties, without owner and time.
-
-    `attributes` are names and values of extended attributes, in turn.
-    """
-    member = tarfile.TarInfo(path)
-    member.type, member.mode, member.size, member.linkname = kind, mode, size, target
-    member.pax_headers = as_headers(tuple(itertools.pairwise(attributes))[::2])
     return member
 
 

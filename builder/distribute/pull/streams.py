@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import io
-import os
 import tarfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -54,20 +51,12 @@ LIMITS = LayerLimits()
 class PlainLayer:
     """The bytes of a plain file, or of the members of a gzip file, within limits.
 
-    It is read forward only. `label` names the layer in errors. `check` is called between chunks,
-    and may raise an error to end the reading. If `hashed`, `digest` is that of the plain bytes so
-    far; at the end, it is the layer's `diff_id`.
+    It is read forward only. `label` names the layer in errors. If `hashed`, `digest` is that of the
+    plain bytes so far; at the end, it is the layer's `diff_id`.
     """
 
-    def __init__(
-        self,
-        packed: HashedReader,
-        *,
-        label: str,
-        hashed: bool,
-        check: Callable[[], object] = lambda: None,
-    ) -> None:
-        self._packed, self._label, self._check = packed, label, check
+    def __init__(self, packed: HashedReader, *, label: str, hashed: bool) -> None:
+        self._packed, self._label = packed, label
         self._chunks = _plain(packed, label)
         self._hash = hashlib.sha256() if hashed else None
         self._ready = memoryview(b"")
@@ -102,7 +91,6 @@ class PlainLayer:
         return piece
 
     def _fill(self) -> None:
-        self._check()
         self._ready = memoryview(next(self._chunks, b""))
         self._size += len(self._ready)
         most = max(LIMITS.small, LIMITS.ratio * self._packed.size)
@@ -150,67 +138,17 @@ def _inflated(data: bytes, packed: HashedReader, label: str) -> Iterator[bytes]:
         data = member.unused_data or packed.read(_CHUNK)
 
 
-PARTIAL = ".partial"  # ends the name of a blob that is being fetched
-_POLL_S = 0.005
-
-
-class GrowingFile(io.FileIO):
-    """A blob's file, read while another process writes it, under its name with `.partial`.
-
-    `size` is that of the complete blob. `check` is called while bytes are missing, and may raise an
-    error to end the reading.
-    """
-
-    def __init__(self, blob: Path, size: int, check: Callable[[], object]) -> None:
-        self._blob, self._size, self._check = blob, size, check
-        super().__init__(self._descriptor())
-
-    def _descriptor(self) -> int:
-        while True:
-            for path in (self._blob, self._blob.with_name(f"{self._blob.name}{PARTIAL}")):
-                with contextlib.suppress(FileNotFoundError):
-                    return os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-            self._wait()
-
-    def _wait(self) -> None:
-        self._check()
-        time.sleep(_POLL_S)
-
-    def read(self, size: int | None = -1, /) -> bytes:
-        """Return at most `size` bytes, once there are any; none at the end.
-
-        Raises `OSError` if the blob is complete, and its end is not in this file.
-        """
-        while True:
-            is_complete = self._blob.exists()
-            data = super().read(size)
-            if data or self.tell() >= self._size:
-                return data
-            if is_complete:
-                raise OSError(f"{self._blob}: the file was replaced")
-            self._wait()
-
-
 @contextlib.contextmanager
-def opened(
-    blob: Path,
-    digest: str,
-    diff_id: str = "",
-    *,
-    check: Callable[[], object] = lambda: None,
-    size: int = 0,
-) -> Iterator[PlainLayer]:
-    """Open a layer as its plain bytes; on exit, the rest is read. `check` may end the reading.
-
-    With the blob's `size`, it may still be in transfer: see `GrowingFile`.
+def opened(blob: Path, digest: str, diff_id: str = "") -> Iterator[PlainLayer]:
+    """Open a layer as its plain bytes; on exit, the rest is read.
 
     A gzip file without its checksum, or with data after it, is refused. Raises `Refused` on exit
     unless the blob has its digest, and, if the image's configuration names a `diff_id`, the plain
     bytes have that digest.
     """
-    with GrowingFile(blob, size, check) if size else blob.open("rb") as file:
+    with blob.open("rb") as file:
         packed = HashedReader(file)
-        plain = PlainLayer(packed, label=digest, hashed=bool(diff_id), check=check)
+        plain = PlainLayer(packed, label=digest, hashed=bool(diff_id))
         yield plain
         while plain.read_ready(_CHUNK):
             pass

@@ -16,7 +16,7 @@ from test_pull_existing import judged_image
 from test_pull_placing import pulled
 
 from builder.distribute.pull.artifacts import FormatPacker, existing_output
-from builder.distribute.pull.cache import BlobStore, pull_cache
+from builder.distribute.pull.cache import BlobStore, PullCache
 from builder.distribute.pull.folders import atomic_folder
 from builder.distribute.pull.receipts import Last, PulledImage, PullReceipt, write_json
 from builder.distribute.pull.remote_image import RemoteImage
@@ -69,17 +69,18 @@ def found() -> RemoteImage:
     )
 
 
+def cache_of(tmp_path: Path) -> PullCache:
+    return PullCache(store=BlobStore(folder=tmp_path / "home/pulls/blobs"))
+
+
 def laid_out(tmp_path: Path) -> tuple[Path, Judged]:
     """A layout that was pulled, and the image that it was."""
     output, registry, remote = tmp_path / "out", cast("Source", Registry()), found()
     digest = remote.image.digest
     image = judged_image("oci", "", source=registry, remote=remote)
-    with (
-        pull_cache(tmp_path / "home/pulls", "oci") as cache,
-        atomic_folder(output) as folder,
-    ):
+    with atomic_folder(output) as folder:
         assert folder is not None
-        made = FormatPacker(judged=image, cache=cache).make(folder)
+        made = FormatPacker(judged=image, cache=cache_of(tmp_path)).make(folder)
         assert made is not None
         receipt = PullReceipt(
             format="oci", digest=digest, image=PulledImage(digest=digest), tree=made.tree
@@ -114,8 +115,7 @@ def test_a_tarball_that_is_a_layer_of_a_layout_is_no_other_name_of_it(tmp_path: 
         "charliecloud", "", source=image.source, remote=image.remote, artifact=layer
     )
     (tmp_path / "tarball").mkdir()
-    with pull_cache(tmp_path / "home/pulls", "charliecloud") as cache:
-        FormatPacker(judged=tarball, cache=cache).make(tmp_path / "tarball")
+    FormatPacker(judged=tarball, cache=cache_of(tmp_path)).make(tmp_path / "tarball")
     shown = output / "image.oci/blobs/sha256" / layer.digest.partition(":")[2]
     assert (tmp_path / "tarball/image.tar.gz").read_bytes() == shown.read_bytes() == LAYER
     assert not shown.samefile(tmp_path / "tarball/image.tar.gz")
@@ -156,11 +156,6 @@ def into_blobs(pulls: Path) -> None:
     BlobStore(folder=pulls / "blobs").get(cast("Source", Registry()), found().layers[0])
 
 
-def into_layers(pulls: Path) -> None:
-    with pull_cache(pulls, "oci"):
-        pass
-
-
 def into_last(pulls: Path) -> None:
     Last(folder=pulls / "last").write("x:1", pulled("sha256:1", None), Policy(keys=()))
 
@@ -171,7 +166,6 @@ def from_last(pulls: Path) -> None:
 
 KEPT: list[tuple[Callable[[Path], None], str]] = [
     (into_blobs, "blobs"),
-    (into_layers, "layers"),
     (into_last, "last"),
     (from_last, "last"),
 ]

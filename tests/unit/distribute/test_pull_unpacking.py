@@ -316,6 +316,17 @@ def test_another_digest_is_refused(blobs: Path, target: Path) -> None:
     refused("the blob has the digest sha256:", (made, digest), target=target)
 
 
+@pytest.mark.parametrize("packed", [True, False])
+def test_plain_bytes_are_those_that_the_configuration_names(packed: bool, tmp_path: Path) -> None:
+    """Podman and Skopeo compare them when they take an image."""
+    file, digest = layer(tmp_path, [M("a", b"1"), M("b", b"22", mode=0o755)], packed=packed)
+    data = gzip.decompress(file.read_bytes()) if packed else file.read_bytes()
+    good, wrong = f"sha256:{hashlib.sha256(data).hexdigest()}", "sha256:" + "00" * 32
+    assert [path for _, path, _ in read(file, digest, good)] == ["a", "b"]
+    with pytest.raises(Refused, match="but the configuration has sha256:0000"):
+        list(read(file, digest, wrong))
+
+
 def test_every_byte_of_a_small_layer_counts(blobs: Path) -> None:
     made, digest = layer(blobs, [d("a"), M("a/f", b"some text")])
     whole = made.read_bytes()
@@ -405,7 +416,7 @@ def test_what_is_as_large_as_allowed_is_no_bomb(
     monkeypatch.setattr(laying, "LIMITS", replace(LIMITS, plain=15, entries=2))
     for size, is_allowed in ((10, True), (11, False)):
         lists = [
-            (f"sha256:{name}", [(M(name, bytes(number)).info(), name, "0" * 64)])
+            (f"sha256:{name}", [(M(name, bytes(number)).info(), name, [bytes(number)])])
             for name, number in (("a", 5), ("b", size))
         ]
         if is_allowed:
