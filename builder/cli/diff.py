@@ -74,5 +74,5 @@ def _of_published(options: DiffOptions, before: str, after: str) -> ImageChanges
         request_of(references_of([name])[0], "oci", policy=policy, arch=arch, emulated=False)
         for name in (before, after)
     ]
-    puller = Puller(plain_http=options.plain_http, dry_run=True, say=lambda _: None)
+    puller = Puller(plain_http=options.plain_http, say=lambda _: None)
     return puller.changes(*requests)

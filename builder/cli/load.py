@@ -29,7 +29,7 @@ from builder.distribute.bundle.judgements import (
 )
 from builder.distribute.publish.mirror import ReleaseMirror
 from builder.distribute.publish.releases import NARROW_HINT
-from builder.distribute.pull.cache import BlobStore, PullCache
+from builder.distribute.pull.cache import BlobStore
 from builder.distribute.pull.images import pull
 from builder.distribute.pull.receipts import last_pulls
 from builder.distribute.pull.request import (
@@ -178,9 +178,8 @@ def _into_folder(options: LoadOptions, archive: Bundle, site: PullRequest, folde
     folder.mkdir(parents=True, exist_ok=True)
     say = Progress(level=options.level).say
     store = BlobStore(folder=Home.of_environment().pulls / "blobs", tell=say)
-    cache = PullCache(store=store)
     done = [
-        pull(image, cache=cache, output=folder / image.request.folder_name, say=say)
+        pull(image, store=store, output=folder / image.request.folder_name, say=say)
         for image in images
     ]
     receipts = [{**write(pulled.receipt), "at": str(pulled.path)} for pulled in done]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import sys
 from collections.abc import Sequence
@@ -10,7 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from builder.cli.options import Parser, ProgressOptions
-from builder.distribute.pull.cache import PullCache
+from builder.distribute.pull.cache import BlobStore
 from builder.distribute.pull.images import Pulled, Puller, pull
 from builder.distribute.pull.request import (
     FORMATS,
@@ -22,7 +21,7 @@ from builder.distribute.pull.request import (
 )
 from builder.model.errors import BuildImagesError, Interrupted
 from builder.model.records import write
-from builder.system.home import failure_of
+from builder.system.home import Home, failure_of
 from builder.system.terminal import printable, printable_lines
 from builder.trust.policy.records import Ruling, as_lines
 
@@ -104,38 +103,35 @@ def run(options: PullOptions) -> int:
         record=options.host,
         emulated=options.emulated,
     )
-    puller = Puller(plain_http=options.plain_http, dry_run=options.dry_run, say=shown.say)
-    jobs = []
+    puller = Puller(plain_http=options.plain_http, say=shown.say)
+    store = BlobStore(folder=Home.of_environment().pulls / "blobs", tell=shown.say)
     folder = options.output or Path.cwd()
+    worst = 0
     for reference in references:
         request = replace(template, reference=reference)
         is_output = options.output and not several
-        jobs.append((request, folder if is_output else folder / request.folder_name))
-    worst = 0
-    cache = puller.cache()
-    with contextlib.closing(puller.look_ahead(jobs, cache)) as images:
-        for image, (image_request, output) in zip(images, jobs, strict=True):
-            try:
-                _pull_one(shown, image.result(), cache, output)
-            except (BuildImagesError, OSError) as error:  # the disk may have room for the next one
-                if not several or isinstance(error, Interrupted | BrokenPipeError):
-                    raise
-                own = failure_of(error) if isinstance(error, OSError) else error
-                print(printable_lines(f"build-images: {own}"), file=sys.stderr)
-                if options.json:
-                    shown.json({"reference": str(image_request.reference), **own.as_json()})
-                worst = max(worst, own.exit_code)
+        output = folder if is_output else folder / request.folder_name
+        try:
+            _pull_one(shown, puller.judged(request), store, output)
+        except (BuildImagesError, OSError) as error:  # the disk may have room for the next one
+            if not several or isinstance(error, Interrupted | BrokenPipeError):
+                raise
+            own = failure_of(error) if isinstance(error, OSError) else error
+            print(printable_lines(f"build-images: {own}"), file=sys.stderr)
+            if options.json:
+                shown.json({"reference": str(request.reference), **own.as_json()})
+            worst = max(worst, own.exit_code)
     return worst
 
 
-def _pull_one(shown: _Shown, image: Judged, cache: PullCache, output: Path) -> None:
+def _pull_one(shown: _Shown, image: Judged, store: BlobStore, output: Path) -> None:
     options, reference = shown.options, str(image.request.reference)
     try:
         if options.dry_run:
             image.check()
             shown.rules(reference, image.judgement.rulings)
         else:
-            shown.pulled(pull(image, cache=cache, output=output, say=shown.say))
+            shown.pulled(pull(image, store=store, output=output, say=shown.say))
     except NotProven as refusal:
         if options.explain and not options.json:
             shown.rules(reference, refusal.rulings)

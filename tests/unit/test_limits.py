@@ -92,7 +92,7 @@ def test_what_is_read_of_an_image() -> None:
     }
     assert (remote_image._CONFIG_LIMIT, remote_image._MOST) == (4 * MIB, 1000)
     assert (receipts._MOST_OF_LAST, receipts._MOST_OF_RECEIPT) == (64 * KIB, 64 * MIB)
-    assert (images._LOOKS_AT_ONCE, images._MOST_AHEAD, images._LOOK_S) == (2, 16, 30 * 60)
+    assert images._LOOK_S == 30 * 60
     assert (members._DIGITS, folders._LATEST) == (20, 2 * GIB - 1)
     LIMITS.check_entries(2_000_000)
     with pytest.raises(Refused, match="more than 2,000,000 entries"):

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import functools
+import contextlib
 import os
 import shutil
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
+from itertools import starmap
 from pathlib import Path
 
 from builder.artifacts.oci import CONFIG, blob_path, read_layout, start_layout
 from builder.artifacts.sif import is_sif as begins_as_sif
 from builder.artifacts.tree import TreeEntry, comparable, is_allowed, tree_digest
-from builder.distribute.pull.cache import FetchedLayer, PullCache, place
+from builder.distribute.pull.cache import BlobStore, place
 from builder.distribute.pull.folders import fault_of_owner
 from builder.distribute.pull.layers import Unpacked, read, tree_of_layout, unpack
 from builder.distribute.pull.members import Laid, shown
@@ -24,9 +26,9 @@ from builder.model.digests import digest_of_file, sha256_of_file
 from builder.model.errors import BadInput, BuildImagesError, Refused
 from builder.model.manifest import FILES
 from builder.model.planned import environment_text
-from builder.registry import MANIFEST, Descriptor
-from builder.registry.manifests import ARTIFACT_TYPES
+from builder.registry import MANIFEST
 from builder.system.files import read_regular
+from builder.system.threads import begun
 
 NAMES = {**FILES, "directory": "rootfs"}
 ENVIRONMENT = "ch/environment"  # where ch-run --set-env looks
@@ -45,7 +47,7 @@ class FormatPacker:
     """Fetches the blobs of an image from its registry, and makes the requested format from them."""
 
     judged: Judged
-    cache: PullCache
+    store: BlobStore
 
     def make(self, folder: Path) -> Unpacked | None:
         """Make the format in an empty folder; return its tree, or None if it was not read.
@@ -54,49 +56,30 @@ class FormatPacker:
         """
         name = self.judged.request.format
         target = folder / NAMES[name]
-        try:
-            if name == "oci":
-                return self._make_layout(target)
-            if name == "directory":
-                return self._make_directory(target)
-            return self._make_file(target)
-        except BaseException:
-            self.judged.source.stop()
-            self.cache.coming.forget(self.judged)
-            raise
+        if name == "oci":
+            return self._make_layout(target)
+        if name == "directory":
+            return self._make_directory(target)
+        return self._make_file(target)
 
-    def begin(self) -> None:
-        """Start to fetch the layers that the format is made from."""
-        if self.judged.request.format not in ARTIFACT_TYPES:
-            for name, work in self._fetches():
-                self.cache.coming.ask(name, work, self.judged)
+    @contextlib.contextmanager
+    def _blobs(self) -> Iterator[Iterator[tuple[str, Path]]]:
+        """Fetch the layers in threads; yield the digest and the blob of each, in order."""
+        source, layers = self.judged.source, self.judged.remote.layers
+        unique = {layer.digest: layer for layer in layers}
+        with begun(partial(self.store.get, source), unique.values(), stop=source.stop) as futures:
+            blobs = dict(zip(unique, futures, strict=True))
+            yield ((layer.digest, blobs[layer.digest].result()) for layer in layers)
 
-    def _layers(self) -> Iterator[FetchedLayer]:
-        self.begin()
-        for name, work in self._fetches():
-            yield self.cache.coming.get(name, work, self.judged)
-
-    def _fetches(self) -> Iterator[tuple[str, Callable[[], FetchedLayer]]]:
-        """Yield for each layer the name by which images share it, and a function to fetch it."""
-        for layer in self.judged.remote.layers:
-            name = f"{layer.digest} {self._diff_id(layer.digest)}"
-            yield name, functools.partial(self._fetch, layer)
-
-    def _fetch(self, layer: Descriptor) -> FetchedLayer:
-        blob = self.cache.store.get(self.judged.source, layer)
-        return FetchedLayer(digest=layer.digest, blob=blob)
-
-    def _read(self, blob: Path, digest: str) -> tuple[str, Iterator[Laid]]:
-        return digest, read(blob, digest, self._diff_id(digest))
-
-    def _diff_id(self, digest: str) -> str:
-        return self.judged.remote.diff_ids.get(digest, "")
+    def _read(self, digest: str, blob: Path) -> tuple[str, Iterator[Laid]]:
+        return digest, read(blob, digest, self.judged.remote.diff_ids.get(digest, ""))
 
     def _make_directory(self, target: Path) -> Unpacked:
         target.mkdir()
-        layers = (self._read(layer.blob, layer.digest) for layer in self._layers())
         files = {ENVIRONMENT: environment_of(self.judged.remote)}
-        unpacked = unpack(layers, target, files=files, folders=_MOUNT_POINTS)
+        with self._blobs() as blobs:
+            layers = starmap(self._read, blobs)
+            unpacked = unpack(layers, target, files=files, folders=_MOUNT_POINTS)
         target.chmod(0o755)
         return unpacked
 
@@ -107,7 +90,8 @@ class FormatPacker:
                 f"unknown configuration type: {shown(remote.config_descriptor.media_type)}"
             )
         start_layout(target)
-        unpacked = unpack(self._placed_layers(target), None)
+        with self._blobs() as blobs:
+            unpacked = unpack(self._placed_layers(target, blobs), None)
         for descriptor, content in (
             (remote.config_descriptor, remote.config),
             (remote.manifest, remote.content),
@@ -126,21 +110,23 @@ class FormatPacker:
             path.chmod(0o755 if path.is_dir() else 0o644)  # independent of the umask
         return unpacked
 
-    def _placed_layers(self, layout: Path) -> Iterator[tuple[str, Iterator[Laid]]]:
+    def _placed_layers(
+        self, layout: Path, blobs: Iterator[tuple[str, Path]]
+    ) -> Iterator[tuple[str, Iterator[Laid]]]:
         """Put each layer's blob into the layout, then yield its members."""
-        for layer in self._layers():
-            path = blob_path(layout, layer.digest)
+        for digest, blob in blobs:
+            path = blob_path(layout, digest)
             if not path.exists():
-                place(layer.blob, path)
-            yield self._read(layer.blob, layer.digest)
+                place(blob, path)
+            yield self._read(digest, blob)
 
     def _make_file(self, target: Path) -> Unpacked | None:
         artifact, unpacked = self.judged.artifact, None
         assert artifact is not None  # the rule `artifact` has passed
         is_sif = self.judged.request.format == "sif"
-        with self.cache.store.held(self.judged.source, artifact) as blob:
+        with self.store.held(self.judged.source, artifact) as blob:
             if not is_sif:
-                unpacked = unpack([self._read(blob, artifact.digest)], None)
+                unpacked = unpack([self._read(artifact.digest, blob)], None)
             elif not begins_as_sif(blob):
                 raise Refused(f"{artifact.digest}: the published file is not a SIF")
             # A blob with another link may be a layer of another output, which must stay unchanged.

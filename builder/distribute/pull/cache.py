@@ -1,4 +1,4 @@
-"""The cache of pulls: blobs that all pulls share, and that are kept for later ones."""
+"""The store of blobs that all pulls share, and that are kept for later ones."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ import contextlib
 import errno
 import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from builder.distribute.pull.folders import is_own_file, make_own
 from builder.model.digests import sha256_of_file
 from builder.registry import Descriptor, Source
 from builder.system.locks import locked
-from builder.system.threads import Coming
 
 _MODE = 0o644  # independent of the umask
 _FULL = frozenset([errno.ENOSPC, errno.EDQUOT])
@@ -79,19 +78,3 @@ def place(blob: Path, target: Path) -> None:
     except OSError:
         shutil.copyfile(blob, target)
         target.chmod(_MODE)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FetchedLayer:
-    """A layer's digest, and the file of its blob."""
-
-    digest: str
-    blob: Path
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PullCache:
-    """Blobs for one command; `coming` are the layers that are being fetched."""
-
-    store: BlobStore
-    coming: Coming[FetchedLayer] = field(default_factory=Coming[FetchedLayer])

@@ -1,20 +1,16 @@
-"""Pull judged images to disk, or refuse them with the reasons.
-
-With several images, the next ones are judged and fetched while one is packed.
-"""
+"""Pull judged images to disk, or refuse them with the reasons."""
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Collection, Generator, Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from builder import __version__
 from builder.artifacts.compare import ComparedImage, ImageChanges, changes_of
 from builder.distribute.pull.artifacts import NAMES, FormatPacker, existing_output
-from builder.distribute.pull.cache import BlobStore, PullCache
+from builder.distribute.pull.cache import BlobStore
 from builder.distribute.pull.folders import atomic_folder
 from builder.distribute.pull.layers import Unpacked
 from builder.distribute.pull.receipts import (
@@ -32,14 +28,12 @@ from builder.model.manifest import packages_of
 from builder.model.records import write
 from builder.registry import Credentials, RegistryState, connect
 from builder.registry.manifests import ARTIFACT_TYPES
-from builder.system.home import Home
 from builder.system.orphans import Daemons
 from builder.system.process import Processes
 from builder.trust.policy.cases import as_case
 from builder.trust.policy.records import Bill, Evidence, Ruling, not_asked
 from builder.trust.policy.rules import tree
 
-_LOOKS_AT_ONCE, _MOST_AHEAD = 2, 16
 _LOOK_S = 1800.0  # for all requests before an image is judged
 _NO_TREE = "the evidence is for the SIF itself; its tree was compared when the evidence was made"
 _THERE = "already pulled; it was read and checked again"
@@ -58,14 +52,14 @@ class Pulled:
     fresh: bool
 
 
-def pull(judged: Judged, *, cache: PullCache, output: Path, say: Callable[[str], object]) -> Pulled:
+def pull(judged: Judged, *, store: BlobStore, output: Path, say: Callable[[str], object]) -> Pulled:
     """Fetch an image into a folder; raises `NotProven` if the policy refuses the image."""
     judged.check()
     request, rulings = judged.request, judged.judgement.rulings
     with atomic_folder(output, say) as folder:
         if folder is not None:
             say(f"pulling {judged.remote.image.digest[:19]} as {request.format}")
-            unpacked = FormatPacker(judged=judged, cache=cache).make(folder)
+            unpacked = FormatPacker(judged=judged, store=store).make(folder)
             ruling = not_asked("tree", _NO_TREE)
             if unpacked:
                 ruling = tree(judged.judgement.tree, unpacked.tree)
@@ -110,43 +104,14 @@ def _receipt(judged: Judged, unpacked: Unpacked | None, rulings: tuple[Ruling, .
 class Puller:
     """Settings and state that the images of one command share.
 
-    With `dry_run`, images are judged, but not fetched. Credential helpers are called only once,
-    because they may prompt the user.
+    Credential helpers are called only once, because they may prompt the user.
     """
 
-    def __init__(
-        self, *, plain_http: Collection[str], dry_run: bool, say: Callable[[str], object]
-    ) -> None:
-        self._plain_http, self._dry_run, self._say = plain_http, dry_run, say
+    def __init__(self, *, plain_http: Collection[str], say: Callable[[str], object]) -> None:
+        self._plain_http, self._say = plain_http, say
         self._processes = Processes()
         self._credentials = Credentials(processes=self._processes)
         self._states: dict[str, RegistryState] = {}
-
-    def cache(self) -> PullCache:
-        """Return the cache of the images."""
-        folder = Home.of_environment().pulls / "blobs"
-        return PullCache(store=BlobStore(folder=folder, tell=self._say))
-
-    def look_ahead(
-        self, jobs: Sequence[tuple[PullRequest, Path]], cache: PullCache
-    ) -> Generator[Future[Judged], None, None]:
-        """Yield the images in order; they are judged ahead. A job is a request and its output."""
-        for first in range(0, len(jobs), _MOST_AHEAD):
-            daemons = Daemons(_LOOKS_AT_ONCE)
-            futures = [
-                daemons.begin(functools.partial(self._look, request, output, cache))
-                for request, output in jobs[first : first + _MOST_AHEAD]
-            ]
-            try:
-                yield from futures
-            except BaseException:
-                for future in futures:
-                    future.cancel()
-                self._processes.stop()
-                for future in futures:
-                    if future.done() and not (future.cancelled() or future.exception()):
-                        future.result().source.stop()
-                raise
 
     def judged(self, request: PullRequest) -> Judged:
         """Find an image, and judge it; nothing is fetched or written."""
@@ -158,7 +123,14 @@ class Puller:
             state=self._states.setdefault(request.reference.name, RegistryState()),
         )
         with registry.transport.time_limit(_LOOK_S):
-            return look(request, registry)
+            # In a thread, as resolving a host's name delays Ctrl-C.
+            future = Daemons(1).begin(partial(look, request, registry))
+            try:
+                return future.result()
+            except KeyboardInterrupt:
+                registry.stop()
+                self._processes.stop()
+                raise
 
     def changes(self, before: PullRequest, after: PullRequest) -> ImageChanges:
         """Compare two published images; raises `NotProven` if the policy refuses one.
@@ -172,12 +144,6 @@ class Puller:
         judged = self.judged(replace(request, policy=policy))
         judged.check()
         return _compared(judged)
-
-    def _look(self, request: PullRequest, output: Path, cache: PullCache) -> Judged:
-        judged = self.judged(request)
-        if not (self._dry_run or judged.judgement.refused or output.exists()):
-            FormatPacker(judged=judged, cache=cache).begin()
-        return judged
 
 
 _NOT_PUBLISHED = {

@@ -5,21 +5,24 @@ from __future__ import annotations
 import datetime as dt
 import errno
 import json
+import os
+import signal
 import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 from builder.cli import main
 from builder.distribute.pull import images, request
-from builder.distribute.pull.cache import PullCache
 from builder.distribute.pull.images import Puller
 from builder.distribute.pull.request import Judged, NotProven, PullRequest, references_of
-from builder.model.errors import BadInput
-from builder.registry import Reference
+from builder.model.errors import BadInput, Interrupted
+from builder.registry import Reference, Registry
+from builder.system.process import Processes
 from builder.trust.policy.records import (
     Bill,
     Claim,
@@ -145,32 +148,38 @@ def test_a_disk_that_is_full_ends_one_image_of_several(
     ]
 
 
-def test_what_was_judged_ahead_is_stopped_with_the_command(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_an_interrupt_while_an_image_is_judged_is_not_delayed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What is looked at meanwhile, or not yet, has nothing to stop."""
-    stopped, end = list[str](), threading.Event()
+    """A silent server of names holds up Python's own handling of signals."""
+    judging, end, stopped = threading.Event(), threading.Event(), list[str]()
 
-    def look(request: Any, _: object) -> Any:
-        if (tag := request.reference.tag) == "bad":
-            raise BadInput("no such image")
-        if tag != "good":
-            end.wait(20)
-        source = SimpleNamespace(stop=lambda: stopped.append(tag))
-        return SimpleNamespace(source=source, judgement=SimpleNamespace(refused=True))
+    def look(_: PullRequest, source: Registry) -> Judged:
+        judging.set()
+        end.wait(20)
+        try:
+            source.check()
+        except Interrupted:
+            stopped.append("source")
+        raise BadInput("too late")
+
+    def interrupt() -> None:
+        judging.wait(20)
+        os.kill(os.getpid(), signal.SIGINT)
 
     monkeypatch.setattr(images, "look", look)
-    names = ("good", "bad", "slow", "slower", "waiting")
-    references = [Reference.parse(f"127.0.0.1:1/site/tool:{name}") for name in names]
-    jobs: list[Any] = [(SimpleNamespace(reference=one), tmp_path) for one in references]
-    puller = Puller(plain_http=(), dry_run=True, say=lambda _: None)
-    ahead = puller.look_ahead(jobs, cast("PullCache", None))
-    assert next(ahead).result()
-    assert next(ahead).exception()
-    with pytest.raises(KeyboardInterrupt):
-        ahead.throw(KeyboardInterrupt())
+    monkeypatch.setattr(Processes, "stop", lambda _: stopped.append("processes"))
+    threading.Thread(target=interrupt, daemon=True).start()
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's & ignores it
+    try:
+        assert pull(tmp_path, monkeypatch, "1", "2") == 130
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert "interrupted" in capsys.readouterr().err
+    assert stopped == ["processes"]
     end.set()
-    assert stopped == ["good"]
+    while stopped != ["processes", "source"]:
+        time.sleep(0.01)
 
 
 def run_of(day: int, **more: Any) -> Evidence:
@@ -235,7 +244,7 @@ def test_several_statements_about_one_published_image(
         )
         for tag in ("before", "after")
     ]
-    puller = Puller(plain_http=(), dry_run=True, say=lambda _: None)
+    puller = Puller(plain_http=(), say=lambda _: None)
     assert shown in puller.changes(*requests).as_text().splitlines()
 
 

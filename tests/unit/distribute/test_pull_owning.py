@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -16,12 +17,12 @@ from test_pull_existing import judged_image
 from test_pull_placing import pulled
 
 from builder.distribute.pull.artifacts import FormatPacker, existing_output
-from builder.distribute.pull.cache import BlobStore, PullCache
+from builder.distribute.pull.cache import BlobStore
 from builder.distribute.pull.folders import atomic_folder
 from builder.distribute.pull.receipts import Last, PulledImage, PullReceipt, write_json
 from builder.distribute.pull.remote_image import RemoteImage
 from builder.distribute.pull.request import Judged
-from builder.model.errors import Refused
+from builder.model.errors import Interrupted, Refused
 from builder.model.records import write
 from builder.registry import MANIFEST, Descriptor, Source
 from builder.trust.policy.judgement import Judgement
@@ -39,6 +40,7 @@ def umask() -> Iterator[None]:
     os.umask(before)
 
 
+GZIPPED = "application/vnd.oci.image.layer.v1.tar+gzip"
 LAYER = layer_of([file("file", b"good")])
 
 
@@ -55,7 +57,7 @@ class Registry:
 
 
 def found() -> RemoteImage:
-    layer = Descriptor.of(LAYER, "application/vnd.oci.image.layer.v1.tar+gzip")
+    layer = Descriptor.of(LAYER, GZIPPED)
     content = json.dumps({"config": CONFIG.as_json(), "layers": [layer.as_json()]}).encode()
     manifest = Descriptor.of(content, MANIFEST)
     return RemoteImage(
@@ -69,8 +71,8 @@ def found() -> RemoteImage:
     )
 
 
-def cache_of(tmp_path: Path) -> PullCache:
-    return PullCache(store=BlobStore(folder=tmp_path / "home/pulls/blobs"))
+def store_of(tmp_path: Path) -> BlobStore:
+    return BlobStore(folder=tmp_path / "home/pulls/blobs")
 
 
 def laid_out(tmp_path: Path) -> tuple[Path, Judged]:
@@ -80,7 +82,7 @@ def laid_out(tmp_path: Path) -> tuple[Path, Judged]:
     image = judged_image("oci", "", source=registry, remote=remote)
     with atomic_folder(output) as folder:
         assert folder is not None
-        made = FormatPacker(judged=image, cache=cache_of(tmp_path)).make(folder)
+        made = FormatPacker(judged=image, store=store_of(tmp_path)).make(folder)
         assert made is not None
         receipt = PullReceipt(
             format="oci", digest=digest, image=PulledImage(digest=digest), tree=made.tree
@@ -115,10 +117,63 @@ def test_a_tarball_that_is_a_layer_of_a_layout_is_no_other_name_of_it(tmp_path: 
         "charliecloud", "", source=image.source, remote=image.remote, artifact=layer
     )
     (tmp_path / "tarball").mkdir()
-    FormatPacker(judged=tarball, cache=cache_of(tmp_path)).make(tmp_path / "tarball")
+    FormatPacker(judged=tarball, store=store_of(tmp_path)).make(tmp_path / "tarball")
     shown = output / "image.oci/blobs/sha256" / layer.digest.partition(":")[2]
     assert (tmp_path / "tarball/image.tar.gz").read_bytes() == shown.read_bytes() == LAYER
     assert not shown.samefile(tmp_path / "tarball/image.tar.gz")
+
+
+DATA = [layer_of([file(name)]) for name in "abcdef"]
+LAYERS = {Descriptor.of(data, GZIPPED).digest: data for data in DATA}
+
+
+def with_layers(source: Registry) -> Judged:
+    """An image with seven layers, one of them twice."""
+    layers = tuple(Descriptor.of(data, GZIPPED) for data in (*DATA, DATA[0]))
+    remote = replace(found(), layers=layers)
+    return judged_image("oci", "", source=cast("Source", source), remote=remote)
+
+
+def test_four_layers_arrive_at_once_and_each_one_once(tmp_path: Path) -> None:
+    asked, four = list[str](), threading.Barrier(4)
+
+    class Counting(Registry):
+        def read_blob(self, wanted: Descriptor, path: Path) -> None:
+            asked.append(wanted.digest)
+            if len(asked) <= 4:
+                four.wait(20)
+            path.write_bytes(LAYERS[wanted.digest])
+
+    packer = FormatPacker(judged=with_layers(Counting()), store=store_of(tmp_path))
+    (tmp_path / "out").mkdir()
+    made = packer.make(tmp_path / "out")
+    assert made is not None
+    assert made.paths == 6
+    assert sorted(asked) == sorted(LAYERS)
+
+
+def test_a_layer_that_is_refused_stops_the_others(tmp_path: Path) -> None:
+    """Those on the way end, and the rest is not asked for."""
+    asked, stopped = list[str](), threading.Event()
+
+    class Slow(Registry):
+        def read_blob(self, wanted: Descriptor, path: Path) -> None:
+            asked.append(wanted.digest)
+            if LAYERS[wanted.digest] is not DATA[0]:
+                stopped.wait(20)
+                raise Interrupted("interrupted")
+            path.write_bytes(b"no layer")
+
+        def stop(self) -> None:
+            stopped.set()
+
+    packer = FormatPacker(judged=with_layers(Slow()), store=store_of(tmp_path))
+    (tmp_path / "out").mkdir()
+    with pytest.raises(Refused, match="all of its data was removed"):
+        packer.make(tmp_path / "out")
+    assert stopped.is_set()
+    assert len(asked) <= 5
+    assert [path.name for path in store_of(tmp_path).folder.glob("*.partial")] == []
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EIO])

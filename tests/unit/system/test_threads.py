@@ -11,10 +11,10 @@ import time
 import pytest
 
 from builder.system.orphans import Daemons
-from builder.system.threads import Coming, in_threads
+from builder.system.threads import begun, in_threads
 
 
-@pytest.mark.parametrize("way", ["in threads", "coming"])
+@pytest.mark.parametrize("way", ["in threads", "begun"])
 def test_results_come_in_order_and_a_few_are_worked_on_at_once(way: str) -> None:
     at_once: list[int] = []
     running, lock = [0], threading.Lock()
@@ -31,69 +31,33 @@ def test_results_come_in_order_and_a_few_are_worked_on_at_once(way: str) -> None
     if way == "in threads":
         results = in_threads(work, range(12), jobs=3)
     else:
-        coming = Coming[int](threads=3)
-        works = [(str(number), functools.partial(work, number)) for number in range(12)]
-        for name, square in works:
-            coming.ask(name, square, taker="first")
-        results = [coming.get(name, square, "first") for name, square in works]
+        with begun(work, range(12), jobs=3) as futures:
+            results = [future.result() for future in futures]
     assert results == [number * number for number in range(12)]
     assert max(at_once) == 3
 
 
-def test_what_several_want_is_worked_on_once_in_the_order_asked() -> None:
-    begun: list[str] = []
-    coming = Coming[str](threads=1)
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
+def test_an_error_beside_the_work_ends_it(error: type[BaseException]) -> None:
+    """What runs is stopped and waited for, and what has not begun never begins."""
+    ended = list[int]()
+    running, go = threading.Event(), threading.Event()
 
-    def work(name: str) -> str:
-        begun.append(name)
-        return name.upper()
+    def work(number: int) -> None:
+        running.set()
+        go.wait(20)
+        ended.append(number)
 
-    for name in ("a", "b", "a", "c"):
-        coming.ask(name, functools.partial(work, name), taker="first")
-    for taker in ("first", "second"):
-        found = [coming.get(name, functools.partial(work, name), taker) for name in "cba"]
-        assert found == ["C", "B", "A"]
-    assert begun == ["a", "b", "c"]
+    def fail() -> None:
+        running.wait(20)
+        raise error
 
-
-def test_a_failure_is_that_of_whoever_asked_first() -> None:
-    coming = Coming[str]()
-
-    def fails() -> str:
-        raise ValueError("the first one's")
-
-    coming.ask("a", fails, taker="first")
-    assert coming.get("a", lambda: "tried anew", "second") == "tried anew"
-    with pytest.raises(ValueError, match="the first one's"):
-        coming.get("a", lambda: "never", "first")
+    with pytest.raises(error), begun(work, range(3), jobs=1, stop=go.set):
+        fail()
+    assert ended == [0]
 
 
-def test_what_is_forgotten_is_not_begun_and_comes_for_another() -> None:
-    begun: list[str] = []
-    go, going = threading.Event(), threading.Event()
-    coming = Coming[str](threads=1)
-
-    def work(name: str) -> str:
-        begun.append(name)
-        return name
-
-    def waits() -> str:
-        going.set()
-        go.wait()
-        return "came"
-
-    coming.ask("busy", waits, taker="first")
-    going.wait()
-    for name, taker in (("mine", "first"), ("theirs", "second")):
-        coming.ask(name, functools.partial(work, name), taker)
-    coming.forget("first")
-    go.set()
-    assert coming.get("theirs", lambda: "never", "second") == "theirs"
-    assert coming.get("mine", lambda: "brought by the second", "second") == "brought by the second"
-    assert begun == ["theirs"]
-
-
-def test_an_interrupt_while_another_ones_work_is_waited_for_is_not_lost() -> None:
+def test_an_interrupt_while_work_is_waited_for_is_not_lost() -> None:
     class Interrupt(Exception):
         pass
 
@@ -101,18 +65,15 @@ def test_an_interrupt_while_another_ones_work_is_waited_for_is_not_lost() -> Non
         raise Interrupt
 
     go = threading.Event()
-    coming = Coming[bool]()
-    coming.ask("a", lambda: go.wait(10), taker="first")
     before = signal.signal(signal.SIGALRM, interrupt)
     signal.setitimer(signal.ITIMER_REAL, 0.05)
     try:
-        with pytest.raises(Interrupt):
-            coming.get("a", lambda: False, "second")
+        with pytest.raises(Interrupt), begun(go.wait, [20], stop=go.set) as [future]:
+            future.result()
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
-        go.set()
-    assert coming.get("a", lambda: False, "second"), "it came all the same"
+    assert future.result(), "it was stopped"
 
 
 def test_work_that_comes_when_all_is_done_is_begun_and_no_more_at_once_than_allowed() -> None:
