@@ -51,8 +51,8 @@ def images_of_rows() -> Images:
     for image in load_images(ROOT, Selection(everything=True)):
         row = (image.cell.recipe, image.cuda is not None)
         if image.cell.arch in ARCHS:
-            one = MatrixImage(image.identifier, image.content_key)
-            rows.setdefault((row, image.cell.arch), []).append(one)
+            matrix_image = MatrixImage(image.identifier, image.content_key)
+            rows.setdefault((row, image.cell.arch), []).append(matrix_image)
     return rows
 
 

@@ -116,7 +116,7 @@ def unpack(layout: Layout, plain: Path) -> PlainLayout:
     """Return the plain layout of a packed image; write it if it is not complete."""
     with contextlib.suppress(StepFailed):
         existing = read_layout(plain)
-        if existing.config == layout.config:
+        if existing.config == layout.config and all(blob.is_file() for blob in existing.layers):
             return PlainLayout(layout=existing)
     start_layout(plain)
     for blob, diff_id in zip(layout.layers, layout.diff_ids, strict=True):

@@ -11,6 +11,7 @@ import shutil
 import stat
 import tempfile
 from collections.abc import Iterator, Mapping
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -89,10 +90,11 @@ def write_new(folder: Path, texts: Mapping[str, str], *, dry_run: bool = False) 
             written[-1].parent.mkdir(parents=True, exist_ok=True)
             written[-1].write_text(text, encoding="utf-8")
     except OSError:
-        with contextlib.suppress(OSError):  # else they would stand in the way of the next try
-            for path in reversed(written):
+        for path in reversed(written):  # else they would stand in the way of the next try
+            with contextlib.suppress(OSError):  # a folder with other files is removed with the last
                 path.unlink(missing_ok=True)
-                path.parent.rmdir()
+                for parent in takewhile(folder.parent.__ne__, path.parents):
+                    parent.rmdir()
         raise
 
 

@@ -23,9 +23,9 @@ _DATA = "data: "
 _DATA_LETTERS = 64_000
 _DEEPEST = 20  # levels of data; what writes them as JSON would fail at some hundred
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"  # stands for bytes that are not UTF-8
-# ECMA-48: colours, cursor movements, window titles
 NOT_ARRIVED = "no line says that all messages arrived; its last line"
 _ALL_ARRIVED = re.compile(r"\d+ ranks? on \d+ hosts?: ")
+# ECMA-48: colours, cursor movements, window titles
 _TERMINAL = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
 
 

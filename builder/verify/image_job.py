@@ -157,9 +157,6 @@ class ImageJob:
             assert self._layout is not None
             packer = self._packer(self._work)
             self._artifacts = packer.artifacts(self._layout, self._plain)
-            (
-                self._work.plain / "index.json"
-            ).unlink()  # what an interruption leaves is not complete
             remove(self._work.plain)  # disk space for the verification
             for name, artifact in self._artifacts.items():  # reused from an earlier run
                 self.timer.seconds.setdefault(name, artifact.duration_s)

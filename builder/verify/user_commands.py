@@ -112,13 +112,12 @@ def _kind(manifest: Manifest, tools: Tools, runner: str) -> Kind:
     if not kinds:
         formats = ", ".join(manifest.artifacts)
         raise BadInput(f"{runner}: {manifest.image} has only {formats}")
-    installed = [kind for kind in kinds if tools.has(kind.program)]
-    lacking = [lacking_ids(kind.name, SystemRoots()) for kind in installed]
-    for kind, item in zip(installed, lacking, strict=True):
-        if item is None:
+    lacking = None
+    for kind in kinds:
+        if tools.has(kind.program) and not (lacking := lacking_ids(kind.name, SystemRoots())):
             return kind
-    for item in filter(None, lacking):
-        raise MissingPrerequisite(f"{item.title}: {item.text}", hint=item.remedy)
+    if lacking:
+        raise MissingPrerequisite(f"{lacking.title}: {lacking.text}", hint=lacking.remedy)
     names = ", ".join(kind.program for kind in kinds)
     raise MissingPrerequisite(
         f"this machine has none of {names}", hint="'build-images doctor' says how to get them"

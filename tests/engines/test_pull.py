@@ -80,8 +80,8 @@ def test_several_are_pulled_and_what_they_share_once(site: Site, proxy: Proxy) -
     for layer in second.layers:
         asked = [one for one in proxy.requests if one.endswith(layer)]
         assert len(asked) == 1
-    kept = sorted(path.name for path in (site.place / "home/pulls").iterdir())
-    assert kept == ["blobs", "last"]
+    folders = sorted(path.name for path in (site.place / "home/pulls").iterdir())
+    assert folders == ["blobs", "last"]
 
 
 def test_it_runs_as_a_program_and_for_this_very_host(site: Site) -> None:

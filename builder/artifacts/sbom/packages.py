@@ -44,7 +44,7 @@ _INFO = "var/lib/dpkg/info/"
 _DOC = "usr/share/doc/"
 _METADATA = re.compile(r"(?:^|/)[^/]+\.(?:dist-info/METADATA|egg-info/PKG-INFO|egg-info)$")
 _CLASSIFIER = "License :: OSI Approved :: "
-_ANY, _SHORT = 1 << 16, 60  # characters; longer ones are the text of a licence, not its name
+_SHORT = 60  # characters; longer ones are the text of a licence, not its name
 
 
 def purl(
@@ -212,9 +212,10 @@ def python_packages(nodes: Mapping[str, TreeNode]) -> Iterator[dict[str, object]
 
 def _python_licences(headers: Message) -> list[dict[str, object]]:
     """Return the newest field that is set: the expression, then the name, then the classifiers."""
-    for field, longest in (("License-Expression", _ANY), ("License", _SHORT)):
-        stated = str(headers.get(field) or "")
-        if len(stated) <= longest and (stated_licences := expression(stated)):
+    name = str(headers.get("License") or "")
+    short = name if len(name) <= _SHORT else ""
+    for stated in (str(headers.get("License-Expression") or ""), short):
+        if stated_licences := expression(stated):
             return stated_licences
     classifiers = [str(one) for one in headers.get_all("Classifier") or []]
     return licences(

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO
 
-from builder.artifacts.flatten import TreeNode
+from builder.artifacts.flatten import MOUNT_POINTS, TreeNode
 from builder.artifacts.oci import Layout, blob_path
 from builder.artifacts.repack import PlainLayout
 from builder.artifacts.tars import Gzip, GzippedTar, as_headers, attributes_of, threads
@@ -18,7 +18,7 @@ from builder.model.planned import environment_text
 
 ENVIRONMENT = "ch/environment"
 # Mount points that ch-run binds over, and that a read-only image must therefore have.
-_MOUNT_POINTS = ("ch", "dev", "proc", "run", "sys", "tmp")
+FOLDERS = ("ch", *sorted(MOUNT_POINTS))
 
 
 def pack(plain: PlainLayout, nodes: Mapping[str, TreeNode], packed: Layout, target: Path) -> str:
@@ -32,7 +32,7 @@ def pack(plain: PlainLayout, nodes: Mapping[str, TreeNode], packed: Layout, targ
     with threads() as pool, target.open("wb") as sink:
         gzip = Gzip(sink, pool)
         archive = GzippedTar(gzip)
-        for name in _MOUNT_POINTS:
+        for name in FOLDERS:
             if name not in nodes:
                 member = tarfile.TarInfo(name)
                 member.type, member.mode = tarfile.DIRTYPE, 0o755

@@ -15,6 +15,7 @@ from pathlib import Path
 from builder.artifacts.oci import CONFIG, blob_path, read_layout, start_layout
 from builder.artifacts.sif import is_sif as begins_as_sif
 from builder.artifacts.tree import TreeEntry, comparable, is_allowed, tree_digest
+from builder.build.engines import charliecloud
 from builder.distribute.pull.cache import BlobStore, place
 from builder.distribute.pull.folders import fault_of_owner
 from builder.distribute.pull.layers import Unpacked, read, tree_of_layout, unpack
@@ -31,8 +32,6 @@ from builder.system.files import read_regular
 from builder.system.threads import begun
 
 NAMES = {**FILES, "directory": "rootfs"}
-ENVIRONMENT = "ch/environment"  # where ch-run --set-env looks
-_MOUNT_POINTS = ("ch", "dev", "proc", "run", "sys", "tmp")
 
 
 def environment_of(remote: RemoteImage) -> bytes:
@@ -76,10 +75,10 @@ class FormatPacker:
 
     def _make_directory(self, target: Path) -> Unpacked:
         target.mkdir()
-        files = {ENVIRONMENT: environment_of(self.judged.remote)}
+        files = {charliecloud.ENVIRONMENT: environment_of(self.judged.remote)}
         with self._blobs() as blobs:
             layers = starmap(self._read, blobs)
-            unpacked = unpack(layers, target, files=files, folders=_MOUNT_POINTS)
+            unpacked = unpack(layers, target, files=files, folders=charliecloud.FOLDERS)
         target.chmod(0o755)
         return unpacked
 
@@ -199,7 +198,7 @@ def _is_intact(path: Path, judged: Judged, receipt: PullReceipt) -> bool:
         return False
     if name == "charliecloud":
         return digest_of_file(path) == judged.digest
-    file, environment = path / ENVIRONMENT, environment_of(judged.remote)
+    file, environment = path / charliecloud.ENVIRONMENT, environment_of(judged.remote)
     return (
         file.parent.is_dir()
         and not file.parent.is_symlink()

@@ -24,7 +24,7 @@ from builder.host.doctor.folders import (
     here_item,
     standing,
 )
-from builder.host.doctor.machine import ID_FILES, id_items, machine_items
+from builder.host.doctor.machine import ID_FILES, machine_items, range_item
 from builder.host.doctor.programs import Programs, host_programs, program_item, program_items
 from builder.model.architectures import ARCHITECTURES
 from builder.model.errors import MissingPrerequisite
@@ -215,8 +215,8 @@ def lacking_ids(runner: str, roots: SystemRoots) -> Item | None:
     user = _caller()
     if runner not in _AS_ROOT_INSIDE or user == "root":
         return None
-    items = (item for item in id_items(user, roots) if item.key in ID_FILES and not item.ok)
-    return next(items, None)
+    items = (range_item(name, user, roots) for name in ID_FILES)
+    return next((item for item in items if not item.ok), None)
 
 
 def _build(engine: str, as_root: bool) -> tuple[str, ...]:

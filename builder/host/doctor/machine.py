@@ -162,7 +162,7 @@ class IdRange:
 
 def id_items(user: str, roots: SystemRoots) -> list[Item]:
     """Return the items of a user's ranges, and whether users of this host share ids."""
-    return [*(_range_item(name, user, roots) for name in ID_FILES), _overlap_item(user, roots)]
+    return [*(range_item(name, user, roots) for name in ID_FILES), _overlap_item(user, roots)]
 
 
 def free_range(user: str, roots: SystemRoots, *, anew: bool = False) -> IdRange:
@@ -183,7 +183,8 @@ def free_range(user: str, roots: SystemRoots, *, anew: bool = False) -> IdRange:
     raise MissingPrerequisite("this host has no free range of sub-ids", hint="see /etc/subuid")
 
 
-def _range_item(name: str, user: str, roots: SystemRoots) -> Item:
+def range_item(name: str, user: str, roots: SystemRoots) -> Item:
+    """Return the item of a user's range in a file of `ID_FILES`."""
     title = "sub-user ids" if name == "subuid" else "sub-group ids"
     if count := sum(ids.count for ids in _ranges(name, roots) if ids.owner == user):
         return Item(name, USER, title, f"{count} for {user}")

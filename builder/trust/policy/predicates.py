@@ -108,10 +108,10 @@ def _outcomes(result: TestResult) -> dict[str, str]:
     A check that needs a GPU, and passed in a run to which none was handed over, counts as skipped.
     """
     outcomes = outcomes_of(result)
-    had_gpu = result.run.gpu is not None and result.run.gpu.handed_over
-    for name, finding in () if had_gpu else result.checks:
-        if part(finding.data, "gpu_here") is False and outcomes[name] == PASSED:
-            outcomes[name] = SKIPPED
+    if not (result.run.gpu and result.run.gpu.handed_over):
+        for name, finding in result.checks:
+            if part(finding.data, "gpu_here") is False and outcomes[name] == PASSED:
+                outcomes[name] = SKIPPED
     if result.lists.result not in {"PASSED", "WARNED", "FAILED"}:
         raise ValueError(f"result {result.lists.result}")
     if result.lists.result == "FAILED" and FAILED not in outcomes.values():

@@ -241,6 +241,16 @@ def test_the_tarball_is_the_same_with_and_without_the_parts_of_layers(tmp_path: 
         assert content.read() == LARGE.encode()
 
 
+def test_a_plain_layout_whose_removal_was_interrupted_is_written_again(tmp_path: Path) -> None:
+    plain = repacked(tmp_path / "x", base(), layer())
+    packed = read_layout(tmp_path / "x/image.oci")
+    lost = plain.layout.layers[0]
+    content = lost.read_bytes()
+    lost.unlink()
+    unpack(packed, tmp_path / "x/plain.oci")
+    assert lost.read_bytes() == content
+
+
 def test_a_plain_layout_that_is_whole_is_taken_up_again(tmp_path: Path) -> None:
     plain = repacked(tmp_path / "x", base())
     packed = read_layout(tmp_path / "x/image.oci")

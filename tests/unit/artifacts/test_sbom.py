@@ -221,8 +221,8 @@ UNLISTED = {
 def test_a_bill_without_a_package_of_the_distribution_is_incomplete(
     tmp_path: Path, database: str
 ) -> None:
-    found: Any = bill_of(nodes_of(tmp_path, UNLISTED[database]))
-    assert [one["aggregate"] for one in found["compositions"]] == ["incomplete"]
+    document: Any = bill_of(nodes_of(tmp_path, UNLISTED[database]))
+    assert [each["aggregate"] for each in document["compositions"]] == ["incomplete"]
 
 
 @pytest.mark.parametrize("target", ["gcc-14-base", "/usr/share/doc/gcc-14-base"])

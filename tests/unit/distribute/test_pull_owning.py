@@ -82,14 +82,14 @@ def laid_out(tmp_path: Path) -> tuple[Path, Judged]:
     image = judged_image("oci", "", source=registry, remote=remote)
     with atomic_folder(output) as folder:
         assert folder is not None
-        made = FormatPacker(judged=image, store=store_of(tmp_path)).make(folder)
-        assert made is not None
+        unpacked = FormatPacker(judged=image, store=store_of(tmp_path)).make(folder)
+        assert unpacked is not None
         receipt = PullReceipt(
-            format="oci", digest=digest, image=PulledImage(digest=digest), tree=made.tree
+            format="oci", digest=digest, image=PulledImage(digest=digest), tree=unpacked.tree
         )
         write_json(folder / "receipt.json", write(receipt))
         (folder / "receipt.json").chmod(0o644)
-    return output, replace(image, judgement=Judgement(rulings=(), tree=made.tree))
+    return output, replace(image, judgement=Judgement(rulings=(), tree=unpacked.tree))
 
 
 def test_a_layout_is_written_by_its_owner_alone(tmp_path: Path) -> None:
@@ -146,9 +146,9 @@ def test_four_layers_arrive_at_once_and_each_one_once(tmp_path: Path) -> None:
 
     packer = FormatPacker(judged=with_layers(Counting()), store=store_of(tmp_path))
     (tmp_path / "out").mkdir()
-    made = packer.make(tmp_path / "out")
-    assert made is not None
-    assert made.paths == 6
+    unpacked = packer.make(tmp_path / "out")
+    assert unpacked is not None
+    assert unpacked.paths == 6
     assert sorted(asked) == sorted(LAYERS)
 
 

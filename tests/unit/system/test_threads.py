@@ -39,7 +39,7 @@ def test_results_come_in_order_and_a_few_are_worked_on_at_once(way: str) -> None
 
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
 def test_an_error_beside_the_work_ends_it(error: type[BaseException]) -> None:
-    """What runs is stopped and waited for, and what has not begun never begins."""
+    """Running work is stopped and waited for; waiting work never begins."""
     ended = list[int]()
     running, go = threading.Event(), threading.Event()
 

@@ -51,11 +51,21 @@ def test_nothing_of_a_new_file_or_folder_is_left_on_a_full_disk(
     (project / ".git").mkdir(parents=True)
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", full)
-        patch.setattr(Path, "write_text", full)
         with pytest.raises(OSError, match="No space left"):
             create_file(tmp_path / "key", b"data", mode=0o600)
-        with pytest.raises(OSError, match="No space left"):
-            write_new(project, {"deep/file": "", "README.md": ""})
+        write = Path.write_text
+        patch.setattr(
+            Path,
+            "write_text",
+            lambda file, *a, **b: (full if file.name == "last" else write)(file, *a, **b),
+        )
+        for names in (
+            ["last"],
+            ["README.md", "deep/a", "deep/er/last"],
+            ["deep/a", "b", "c", "last"],
+        ):
+            with pytest.raises(OSError, match="No space left"):
+                write_new(project, dict.fromkeys(names, ""))
     assert [path.name for path in tmp_path.rglob("*")] == ["project", ".git"]
     write_new(project, {"deep/file": ""})
     create_file(tmp_path / "key", b"data", mode=0o600)

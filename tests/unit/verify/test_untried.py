@@ -166,8 +166,10 @@ def test_the_control_is_an_artifact_of_the_format(
     monkeypatch.setattr(preparation, "_STATIC", (script, program))
     mask = os.umask(0o077)
     try:
-        given = dataclasses.replace(container, directory="/srv", gpu=True, binds={"/x": tmp_path})
-        assert runs_nothing(Kind(name="x", format=form, program="x", open=opened), given) == ""
+        with_gpu = dataclasses.replace(
+            container, directory="/srv", gpu=True, binds={"/x": tmp_path}
+        )
+        assert runs_nothing(Kind(name="x", format=form, program="x", open=opened), with_gpu) == ""
     finally:
         os.umask(mask)
     assert {*modes} == {0o755}
