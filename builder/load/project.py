@@ -236,21 +236,29 @@ def _parse_folder(
 
 
 _timeout = positive("a number of seconds", "valid: a whole number above 0, such as 300")
+_IN_SRC = re.compile(r"\$(?:SRC|\{SRC\})/([\w.+-]+)")
 NEEDS = ("mpi", "cuda", "gpu")
 
 
 def _read_checks(node: Node, files: Collection[str] | None, faults: Faults) -> dict[str, Check]:
     """Return the checks of `checks.yaml` by name; `files` are its sources, None if unknown."""
     folder = PurePosixPath(node.where.file).parent
+
+    def command(node: Node, faults: Faults) -> str:
+        text(node, faults)
+        for name in _IN_SRC.findall(node.text):
+            one_of(files, f"file in {folder}")(dataclasses.replace(node, value=name), faults)
+        return templated(node, faults)
+
     required = {
         "about": described("one line for reports", text),
-        "run": described("the command in the image, with $OUT first on PATH", _command),
+        "run": described("the command in the image, with $OUT first on PATH", command),
         "timeout": described("seconds, after which the check has failed", _timeout),
     }
     sources = list_of(one_of(files, f"file in {folder}"))
     optional = {
         "sources": described("files beside checks.yaml, which are in $SRC", sources),
-        "build": described("commands of the development stage that make $OUT", list_of(_command)),
+        "build": described("commands of the development stage that make $OUT", list_of(command)),
         "needs": described(
             "mpi: skipped where the MPI is the host's; cuda, gpu: for images with CUDA alone",
             list_of(one_of(NEEDS, "need")),
@@ -266,11 +274,6 @@ def _read_checks(node: Node, files: Collection[str] | None, faults: Faults) -> d
     every = described("each check by its name", keyed(identifier, check_of))
     checks = table.read("checks", every, nothing)
     return {check.name: check for check in checks}
-
-
-def _command(node: Node, faults: Faults) -> str:
-    text(node, faults)
-    return templated(node, faults)
 
 
 def _check_files(layers: Layers) -> list[str]:
