@@ -19,6 +19,7 @@ from fake_registry import Fake, fake_registry
 
 from builder.load import document
 
+pytest.register_assert_rewrite("samples")  # so that a changed golden file is shown as a diff
 HERE = Path(__file__).parent
 # Tests take helpers from other rooms' tests, whichever files are run.
 sys.path += [str(folder) for folder in sorted(HERE.iterdir()) if folder.is_dir()]

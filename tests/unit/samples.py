@@ -58,7 +58,7 @@ def compare_with_golden(text: str, name: str) -> None:
     if os.environ.get("UPDATE_GOLDEN"):
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(text.encode())
-    assert text == file.read_bytes().decode(), f"{name} changed"
+    assert text == file.read_bytes().decode(), f"{name} changed; UPDATE_GOLDEN=1 writes it anew"
 
 
 def compare_page_with_golden(page: Path, name: str, folder: Path) -> None:

@@ -161,6 +161,21 @@ def found_in_tracked(pattern: re.Pattern[str]) -> list[str]:
     ]
 
 
+@pytest.mark.parametrize("page", ["architecture.md", "development.md"])
+def test_names_that_the_docs_point_to_exist(page: str) -> None:
+    text = (ROOT / "docs" / page).read_text()
+    absent = []
+    for names, file in re.findall(r"((?:`\w+`(?:, | and )?)+) in `([\w/]+\.(?:py|ya?ml))`", text):
+        found = [*(ROOT / "builder").rglob(file), *ROOT.glob(file), *(ROOT / "tests").rglob(file)]
+        sources = "".join(path.read_text() for path in found)
+        absent += [
+            f"{name} in {file}"
+            for name in re.findall(r"\w+", names)
+            if name != "and" and not re.search(rf"\b{name}\b", sources)
+        ]
+    assert absent == []
+
+
 def test_no_package_host_is_written_down() -> None:
     assert found_in_tracked(HOSTS) == []
 
