@@ -38,7 +38,7 @@ from builder.verify.formats import tree_of_artifact
 from builder.verify.measure.programs import KitProgram, programs_for_kits
 from builder.verify.proof import WITHHELD_CHECK, outcomes_of
 from builder.verify.runners import RUNNERS
-from builder.verify.runners.protocol import HOME_IN_CONTAINER, Container
+from builder.verify.runners.protocol import HOME_IN_CONTAINER, PRIVATE_HOME, Container
 from builder.verify.runners.sites import SETTINGS, apptainer_argv, ch_run_argv
 from builder.verify.targets import ProofTarget, expected_target, with_carried
 
@@ -91,8 +91,7 @@ class Kit:
     """`kit.json`: all that the kit's program knows of the image.
 
     `unset` is a pattern of the caller's variables that no engine gets, `oci` the digest of the
-    image that the artifacts were packed from. With `checks_only`, the artifact is the
-    part of the image that these checks need, and proves the node alone.
+    artifacts' image. With `checks_only`, they hold what the checks need, and prove the node alone.
     """
 
     schema: str = _SCHEMA
@@ -157,7 +156,8 @@ def steps_of(target: ProofTarget, tools: Tools) -> tuple[KitStep, ...]:
 def container_of(tools: Tools, *, directory: str = "/", gpu: bool) -> Container:
     """Return a container with the names by which the kit's program fills in its own paths."""
     artifact, work = Path(_IMAGE), Path(_SCRATCH)
-    return Container(artifact=artifact, work=work, tools=tools, directory=directory, gpu=gpu)
+    place = Container(artifact=artifact, work=work, tools=tools, directory=directory, gpu=gpu)
+    return dataclasses.replace(place, binds={PRIVATE_HOME: work / "home"})
 
 
 def _engines(target: ProofTarget, tools: Tools, *, checks_only: bool) -> dict[str, KitEngine]:

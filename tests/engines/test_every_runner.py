@@ -8,6 +8,7 @@ import os
 import random
 import re
 import sys
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,7 @@ HANGS = (
     "echo rank 3 sends\n"
     "sleep 71323"
 )
+PLANTED = "planted-by-another-user-"
 CHECKS = (
     Check(name="hangs", text=HANGS, timeout_s=8),
     Check(name="prints-rubbish", text="head -c 300000 /usr/bin/env"),
@@ -52,6 +54,7 @@ CHECKS = (
         needs=("gpu",),
     ),
     Check(name="is-skipped", text="echo no InfiniBand here; exit 77"),
+    Check(name="has-a-home", text='test -w "$HOME" && echo $(ls -A "$HOME")'),
     Check(name="comes-last", text='id -u; echo "data: {\\"directory\\": \\"$(pwd)\\"}"; id -u'),
 )
 
@@ -92,7 +95,8 @@ def run_of_a_runner(request: pytest.FixtureRequest, image: Path) -> Run:
     else:
         need(kind.program)
     words = (sys.executable, "-c", VERIFY, image, "--runner", name)
-    done = run_program(*words, env=env, cwd=PROJECT)
+    with tempfile.NamedTemporaryFile(prefix=PLANTED, dir="/tmp"):  # as any user of the host can
+        done = run_program(*words, env=env, cwd=PROJECT)
     assert done.status == 1, done.stderr
     key = kind.format if DEFAULTS[kind.format] == name else f"{kind.format}-{name}"
     checks = {row["check"]: row for row in manifest_of(image)["checks"][key]}
@@ -105,6 +109,12 @@ def test_environment_and_working_directory_are_the_images(run: Run) -> None:
     assert environment["outcome"] == "passed", environment
     assert environment["reason"].startswith("in /srv, with the image's variables")
     assert "LD_LIBRARY_PATH" in environment["reason"]
+
+
+def test_home_has_no_file_of_other_users_of_the_host(run: Run) -> None:
+    home = run.checks["has-a-home"]
+    assert home["outcome"] == "passed", home
+    assert PLANTED not in home["reason"]
 
 
 def test_a_check_that_hangs_is_ended_whole_and_says_what_it_waited_for(run: Run) -> None:

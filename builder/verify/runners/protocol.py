@@ -7,6 +7,7 @@ and a data folder. Runners that a launcher can start also pass on its variables,
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -22,6 +23,9 @@ from builder.system.process import Completed
 
 # HOME must be a folder that exists: Open MPI refuses to start without one.
 HOME_IN_CONTAINER = "/tmp"  # noqa: S108 - every image has it
+# HOME where /tmp is the host's, in which any user of the host can write: Python and Open MPI load
+# modules from HOME. An empty folder is mounted there; every image has the path (FHS 3.0).
+PRIVATE_HOME = "/root"
 DATA_AT = "/mnt"  # where a folder of the host is mounted: every image has it (FHS 3.0)
 # The ordinary user for engines that could also run as root. Images have an entry for it, since
 # Python's getpass, and so PyTorch, needs one.
@@ -163,6 +167,18 @@ def readable_folder(parent: Path, prefix: str) -> Iterator[Path]:
     with temporary_folder(parent, prefix) as folder:
         folder.chmod(0o755)
         yield folder
+
+
+def with_home(container: Container, folder: Path) -> Container:
+    """Return the container with an empty folder, created in `folder`, at `PRIVATE_HOME`.
+
+    A folder that the user mounts there remains.
+    """
+    home = folder / "home"
+    home.mkdir(mode=0o700)
+    if container.tools.ordinary_user:
+        shutil.chown(home, container.tools.ordinary_user)
+    return dataclasses.replace(container, binds={PRIVATE_HOME: home, **container.binds})
 
 
 @contextmanager

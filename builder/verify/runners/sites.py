@@ -23,6 +23,7 @@ from builder.verify.runners.protocol import (
     DATA_AT,
     HOME_IN_CONTAINER,
     NOBODY,
+    PRIVATE_HOME,
     Container,
     CopiesDriver,
     Kind,
@@ -32,6 +33,7 @@ from builder.verify.runners.protocol import (
     missing,
     offers,
     scratch,
+    with_home,
 )
 
 # The caller's settings of Apptainer mount other files (_BIND), or set variables in the image.
@@ -43,8 +45,9 @@ _NOT_OF_RANKS = {"TMPDIR"}
 @contextlib.contextmanager
 def apptainer_runner(container: Container) -> Iterator[Runner]:
     """Run `apptainer exec` on the SIF."""
-    argv = apptainer_argv(container.tools.program("apptainer"), container)
     with scratch(container) as folder:
+        container = with_home(container, folder)
+        argv = apptainer_argv(container.tools.program("apptainer"), container)
         yield _runner(container, argv, apptainer_environment(folder), folder)
 
 
@@ -56,7 +59,7 @@ def apptainer_argv(program: str, container: Container) -> list[str]:
         "exec",
         *([] if container.around else ["--cleanenv"]),
         "--no-home",
-        f"--home={HOME_IN_CONTAINER}",
+        f"--home={PRIVATE_HOME}",
         f"--pwd={container.directory}",
         *(["--nv"] if container.gpu else []),
         *container.bind_options("bind"),
@@ -72,6 +75,7 @@ def charliecloud_runner(container: Container) -> Iterator[Runner]:
     capture, user = tools.processes.capture, tools.ordinary_user
     cdi = container.gpu and has_cdi(tools)
     with unpacked(container, user=user) as image:
+        container = with_home(container, image.parent)
         line = ch_run_argv(tools.program("ch-run"), container, str(image), cdi=cdi)
         own = {"USER": _user(tools)}
         if user and not around:  # who may have no rights in root's $TMPDIR
@@ -97,7 +101,7 @@ def ch_run_argv(program: str, container: Container, image: str, *, cdi: bool) ->
         # The launcher's library path must not reach the container.
         "--unset-env=LD_LIBRARY_PATH" if container.around else "--unset-env=*",
         "--set-env",
-        f"--set-env=HOME={HOME_IN_CONTAINER}",
+        f"--set-env=HOME={PRIVATE_HOME}",
         f"--cd={container.directory}",
         *([f"--cdi={CDI_GPUS}"] if cdi else []),
         *container.bind_options("bind"),
