@@ -27,7 +27,7 @@ from builder.verify.proof import formats_on_gpus
 
 ROOT = Path(__file__).resolve().parents[1]
 RECORD = ROOT / "docs/evidence/recipes.json"
-ARCHS = ("x86_64", "ppc64le")
+ARCHS = ("x86_64", "ppc64le", "aarch64")
 PROVEN, REHEARSED, COMPILED = "built and proven", "rehearsed", "compiled only"
 FORMATS = {"oci": "OCI image", "sif": "SIF", "charliecloud": "tarball"}
 EARLIER = "built and proven before it or its checks changed"
@@ -58,7 +58,7 @@ def images_of_rows() -> Images:
 
 def table(record: dict[str, Any], images: Images) -> list[str]:
     """The lines of the table: what was seen of each recipe and architecture, and never more."""
-    lines = [f"| recipe | {' | '.join(ARCHS)} |", "|---|---|---|"]
+    lines = [f"| recipe | {' | '.join(ARCHS)} |", "|---" * (1 + len(ARCHS)) + "|"]
     for row in sorted({row for row, _ in images}):
         name = f"`{row[0]}`" + (" with CUDA" if row[1] else "")
         cells = [

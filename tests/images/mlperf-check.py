@@ -18,9 +18,24 @@ from pathlib import Path
 
 # What the training programs import at their beginning, beside PyTorch.
 MODULES = {
-    "base": ("apex", "apex_C", "amp_C", "mlperf_compliance", "mlperf_compliance.mlperf_log"),
+    "base": (
+        "apex",
+        "apex_C",
+        "amp_C",
+        "apex.contrib.groupbn.batch_norm",
+        "apex.contrib.xentropy.softmax_xentropy",
+        "apex.optimizers.fused_sgd",
+        "mlperf_compliance",
+        "mlperf_compliance.mlperf_log",
+    ),
     "coco": ("torchvision", "pycocotools.coco", "pycocotools.cocoeval"),
-    "gnmt": ("seq2seq.models.gnmt", "seq2seq.inference.bleu", "seq2seq.train.trainer", "sacrebleu"),
+    "gnmt": (
+        "sacrebleu",
+        "seq2seq.inference.bleu",
+        "seq2seq.models.gnmt",
+        "seq2seq.train.smoothing",
+        "seq2seq.train.trainer",
+    ),
     "maskrcnn": (
         "cv2",
         "maskrcnn_benchmark.config",
@@ -28,6 +43,7 @@ MODULES = {
         "maskrcnn_benchmark.engine.inference",
         "maskrcnn_benchmark.engine.trainer",
         "maskrcnn_benchmark.modeling.detector",
+        "maskrcnn_benchmark.solver",
     ),
     "ssd": ("SSD", "coco_pipeline", "nvidia.dali.pipeline", "ssd300", "utils"),
     "transformer": (
