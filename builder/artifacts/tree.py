@@ -37,6 +37,9 @@ _KINDS = {
 }
 _text = json.encoder.encode_basestring_ascii  # a string as JSON
 
+# Headers by which some programs of tar store what tree entries have from `SCHILY.xattr.`.
+_OF_ROOT = ("SCHILY.acl.", "LIBARCHIVE.xattr.")
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TreeEntry:
@@ -57,9 +60,14 @@ class TreeEntry:
 
 
 def owner_of(member: tarfile.TarInfo) -> str:
-    """Return the owner of a tar's member as entries hold it, with root's attributes."""
-    roots = [f"{name}={text!a}" for name, text in roots_attributes(member)]
-    return " ".join([f"{member.uid}:{member.gid}", *roots])
+    """Return the owner of a tar's member as entries hold it, and what else root's `tar` sets."""
+    headers = [item for item in sorted(member.pax_headers.items()) if item[0].startswith(_OF_ROOT)]
+    texts = [f"{name}={text!a}" for name, text in (*roots_attributes(member), *headers)]
+    if member.uname or member.gname:  # tar prefers names to numbers; packers here write none
+        texts.append(f"{member.uname!a}:{member.gname!a}")
+    if member.ischr() or member.isblk():
+        texts.append(f"device {member.devmajor}:{member.devminor}")
+    return " ".join([f"{member.uid}:{member.gid}", *texts])
 
 
 def clean(name: str) -> str:

@@ -298,6 +298,10 @@ def _script_faults(
         yield f"unexpected runscript: {runscript[0]}"
     if test and (test != [planned.TEST] or not has_checks):
         yield f"unexpected test script: {test[0]}"
+    for name in ("runscript", "test"):
+        script = contents.get(f"{_SIF}{name}")
+        if script and script.split(b"\n", 1)[0] != b"#!/bin/sh":
+            yield f"/{_SIF}{name} does not begin with #!/bin/sh"
     for path in sorted(contents):  # Apptainer's own scripts are the same in all SIFs
         digest = hashlib.sha256(contents[path]).hexdigest()
         if path in SIF_SCRIPTS and digest not in SIF_SCRIPTS[path]:

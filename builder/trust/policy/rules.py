@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import fnmatch
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
@@ -40,6 +41,11 @@ from builder.trust.policy.site_policy import Policy, RequiredBill
 
 SKEW = dt.timedelta(minutes=5)  # accepted difference between clocks
 _SHOWN = 5
+_GNU = {
+    "agpl": ("agpl", "affero"),
+    "lgpl": ("lgpl", "lesser general", "library general"),
+    "gpl": ("gpl", "gnu general public"),
+}
 _NO_EVIDENCE = "there is no evidence that counts"
 _ASK = "ask the publisher of the image"
 _NAME_KEY = "if you trust the key that signed it, add it to keys in the policy"
@@ -271,13 +277,39 @@ def bill(policy: Policy, gathered: Gathered) -> Ruling:
 def _forbidden(packages: Sequence[Package], required: RequiredBill) -> list[str]:
     """Return the packages that are forbidden by their names, then those by their licences."""
     names, licences = list[str](), list[str]()
+    patterns = [pattern.casefold() for pattern in required.forbidden_licences]
     for package in packages:
-        if _any([package.name, f"{package.name}@{package.version}"], required.forbidden_packages):
+        if any(_is_package(package, pattern) for pattern in required.forbidden_packages):
             names.append(f"{package.name} {package.version}".strip())
         for licence in package.licences:
-            if _any([licence], required.forbidden_licences):
+            if _any(_spellings(licence.casefold()), patterns):
                 licences.append(f"{package.name} ({licence})")
     return list(dict.fromkeys([*names, *licences]))
+
+
+def _is_package(package: Package, pattern: str) -> bool:
+    """Return whether a pattern NAME or NAME@VERSION matches.
+
+    Names are compared as PyPI does, and versions also without the epoch, which `rpm -q` omits.
+    """
+    name, _, version = pattern.rpartition("@") if "@" in pattern[1:] else (pattern, "", "")
+    versions = [package.version, package.version.partition(":")[2]]
+    is_version = not version or _any(versions, [version])
+    return is_version and _any([_normalized(package.name)], [_normalized(name)])
+
+
+def _normalized(name: str) -> str:
+    """Return a package's name by PEP 503, https://peps.python.org/pep-0503/#normalized-names."""
+    return re.sub(r"[-_.]+", "-", name).casefold()
+
+
+def _spellings(licence: str) -> list[str]:
+    """Return a licence, and one of GNU's also as SPDX writes it: agplv3 as agpl-3.0."""
+    for family, words in _GNU.items():
+        if any(word in licence for word in words):
+            number = re.search(r"\d(\.\d)?", licence)
+            return [licence, f"{family}-{float(number.group()) if number else ''}"]
+    return [licence]
 
 
 def contract(policy: Policy, gathered: Gathered) -> Ruling:

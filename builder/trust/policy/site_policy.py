@@ -16,6 +16,7 @@ from builder.load.readers import (
     architecture,
     described,
     list_of,
+    matching,
     one_of,
     positive,
     record,
@@ -358,11 +359,18 @@ _provenance = record(
         "sources": described("patterns of inputs of the build, of which one must match", _accepted),
     },
 )
+_packages = matching(
+    re.compile(r"[^\s=<>]+"),
+    "is not a pattern of packages",
+    "valid: NAME or NAME@VERSION, such as liblzma5@5.6.[01]*",
+)
 _bill = record(
     RequiredBill,
     {},
     {
-        "forbidden_packages": described("patterns of NAME, or of NAME@VERSION", _texts),
+        "forbidden_packages": described(
+            "patterns of NAME, or of NAME@VERSION", list_of(_packages, distinct=True)
+        ),
         "forbidden_licences": described("patterns of licences", _texts),
     },
 )

@@ -102,6 +102,22 @@ def test_owners_are_read_and_compared_by_themselves() -> None:
     assert owner_differences(ours, {}) == []
 
 
+def test_what_else_tar_sets_as_root_belongs_to_the_owner() -> None:
+    """tar prefers names to numbers, and reads access lists from headers of their own."""
+    named, listed, device = a_file("a", "x"), a_file("b", "x"), a_file("c", "")
+    named[0].uname = "games"
+    listed[0].pax_headers = {"SCHILY.acl.access": "user::rwx"}
+    device[0].type, device[0].devmajor, device[0].devminor = tarfile.CHRTYPE, 1, 3
+    other, _ = a_file("c", "")
+    other.type, other.devmajor, other.devminor = tarfile.CHRTYPE, 1, 1
+    ours = tree(a_file("a", "x"), a_file("b", "x"), (other, b""))
+    assert owner_differences(tree(named, listed, device), ours) == [
+        "/a: owner 0:0 'games':'', not 0:0",
+        "/b: owner 0:0 SCHILY.acl.access='user::rwx', not 0:0",
+        "/c: owner 0:0 device 1:3, not 0:0 device 1:1",
+    ]
+
+
 def test_which_of_two_hard_links_comes_first_does_not_count() -> None:
     one = [a_file("a", "text", 0o755), a_hard_link("b", "a")]
     other = [a_file("b", "text", 0o755), a_hard_link("a", "b")]

@@ -50,7 +50,7 @@ evidence:
     runtimes: [enroot]
     launcher: srun
 provenance: no
-sbom: {forbidden: [x]}
+sbom: {forbidden: [x], forbidden_packages: [liblzma5=5.6.1-1, "liblzma5 5.6.1-1"]}
 host_contract: ignore
 rollback: yes
 """

@@ -18,7 +18,7 @@ from builder.artifacts.sif import JSON
 from builder.artifacts.tree import TreeEntry
 from builder.model import FAILED, PASSED
 from builder.model.digests import digest_of
-from builder.model.planned import OWN_RUNSCRIPT, RUNSCRIPT, environment_text
+from builder.model.planned import OWN_RUNSCRIPT, RUNSCRIPT, TEST, environment_text
 from builder.verify.formats import FormatTree, ReadFormats, compared, metadata_faults
 
 VARIABLES = {"PATH": "/bin", "MODE": "a b", "ODD": 'a"b`c`', "of.no-shell": "x"}
@@ -217,8 +217,16 @@ CASES: dict[str, tuple[Callable[[Made], object], str]] = {
         with_sif(".singularity.d/runscript", "#!/bin/sh\nexec /bin/evil"),
         "sif: unexpected runscript: exec /bin/evil",
     ),
+    "a runscript of another interpreter": (
+        with_sif(".singularity.d/runscript", f"#!/usr/bin/env -S sh -c 'exit 0'\n{RUNSCRIPT}"),
+        "sif: /.singularity.d/runscript does not begin with #!/bin/sh",
+    ),
+    "a test script of another interpreter": (
+        with_sif(".singularity.d/test", f"#!/bin/true\n{TEST}"),
+        "sif: /.singularity.d/test does not begin with #!/bin/sh",
+    ),
     "a runscript in no charset": (
-        with_sif(".singularity.d/runscript", "exec \udcff", shown=False),
+        with_sif(".singularity.d/runscript", "#!/bin/sh\nexec \udcff", shown=False),
         "sif: unexpected runscript: exec \ufffd",
     ),
     "test": (
@@ -377,7 +385,7 @@ def test_one_format_alone_is_held_against_its_contract(tmp_path: Path) -> None:
 def test_formats_with_equal_trees_fail_for_what_they_say(tmp_path: Path) -> None:
     made = Made.sound()
     assert compared(made.described(tmp_path), has_checks=True).outcome == PASSED
-    made.sif[".singularity.d/runscript"] = "exec /bin/evil"
+    made.sif[".singularity.d/runscript"] = "#!/bin/sh\nexec /bin/evil"
     outcome = compared(made.described(tmp_path), has_checks=True)
     assert outcome.outcome == FAILED
     inspected = "runscript in `apptainer inspect` differs from that in the image"
