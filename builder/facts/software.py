@@ -14,7 +14,8 @@ class Runtime:
     """A program that starts images of one `format` (oci, sif, charliecloud).
 
     For an ordinary user, a `rootless` one needs user namespaces. `gpu` is how it is told to bring
-    the driver's libraries in, and `oldest` the first version that reads the format. `clone3` is the
+    the driver's libraries in, from version `gpu_oldest` on if that is not empty, and `oldest` the
+    first version that reads the format. `clone3` is the
     first version whose filter of system calls lets threads of a new glibc start; versions from
     `patched` on may have a newer filter from their distribution. Both are empty without a filter.
     `run` is the command that starts a program in IMAGE, with `{gpu}`; empty if a cluster starts it.
@@ -24,6 +25,7 @@ class Runtime:
     title: str
     format: str
     gpu: str
+    gpu_oldest: str = ""
     rootless: bool = True
     oldest: str = ""
     clone3: str = ""
@@ -39,9 +41,6 @@ RUNTIMES: Mapping[str, Runtime] = {
 APART = frozenset(name for name, runtime in RUNTIMES.items() if runtime.format == "oci")
 
 CLONE3_GLIBC = "2.34"
-
-# CRI-O's option cdi_spec_dirs came with 1.24, https://github.com/cri-o/cri-o commit a0d3fd8aa0.
-CDI_CRIO = "1.24"
 
 # Charliecloud's --set-env, which needs a file: 0.9.7 (commit 3470380d). Without one it takes the
 # image's own, /ch/environment: 0.26, https://github.com/hpc/charliecloud/pull/1254.

@@ -336,13 +336,15 @@ def _bound(case: RuleCase, mpi: NeededMpi, host: HostMpi) -> RuleAnswer:
         is_cray = host.family == "craympich"
         row = "bind-other-name-of-cray" if is_cray else "bind-other-name"
         return case.no(row, outside=outside, libraries=", ".join(host.libraries) or "none")
-    if mpi.family == "openmpi" and version_order(host.version) < version_order(mpi.version):
+    title, is_same = facts.MPI_FAMILIES[mpi.family].title, host.family == mpi.family
+    if is_same and version_order(host.version) < version_order(mpi.version):
         row = "bind-older" if host.version else "bind-version-unknown"
-        return case.unknown(row, outside=outside)
-    return _on_glibc(case, host)
+        return case.unknown(row, outside=outside, title=title)
+    note = "" if is_same else "; programs have the functions of this MPI only"
+    return _on_glibc(case, host, note)
 
 
-def _on_glibc(case: RuleCase, host: HostMpi) -> RuleAnswer:
+def _on_glibc(case: RuleCase, host: HostMpi, note: str) -> RuleAnswer:
     """Answer for the C library: bound host libraries run on the image's."""
     outside = title_of(host)
     glibc, needed = case.contract.glibc, host.glibc or case.host.glibc
@@ -353,7 +355,7 @@ def _on_glibc(case: RuleCase, host: HostMpi) -> RuleAnswer:
     if version_order(needed) <= version_order(glibc):
         brought = ", ".join(facts.MPI_FAMILIES[host.family].brings)
         also = f"; also bind {brought}" if brought else ""
-        return case.yes("bind-fits", outside=outside, also=also)
+        return case.yes("bind-fits", outside=outside, also=f"{also}{note}")
     if not host.glibc:
         return case.unknown("bind-glibc-unknown", outside=outside, needed=needed)
     return case.no("bind-glibc-too-old", outside=outside, needed=needed)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from builder.facts.software import CDI_CRIO, CLONE3_GLIBC, RUNTIMES, SET_ENV, SET_ENV_FILE, Runtime
+from builder.facts.software import CLONE3_GLIBC, RUNTIMES, SET_ENV, SET_ENV_FILE, Runtime
 from builder.host.records import HostGpus, HostRuntime
 from builder.host.verdict import NO, YES, RuleAnswer, RuleCase, all_of_answers, named
 from builder.model.versions import version_order
@@ -137,6 +137,8 @@ def _gpu(case: RuleCase, runtime: Runtime, installed: HostRuntime) -> RuleAnswer
     ways = _ways(runtime, installed, case.host.gpu)
     if None in ways.values():
         return case.unknown("driver-perhaps-brought-in", options=" or ".join(ways))
+    if runtime.gpu_oldest and _is_older(installed.version, runtime.gpu_oldest):
+        return case.no("driver-runtime-too-old", runtime=runtime, version=installed.version)
     return case.no("driver-not-brought-in")
 
 
@@ -149,13 +151,19 @@ def _driver_option(case: RuleCase, runtime: Runtime, installed: HostRuntime) -> 
 def _ways(runtime: Runtime, installed: HostRuntime, gpu: HostGpus) -> dict[str, bool | None]:
     """Return the options by which a runtime mounts the driver, and whether they work here."""
     hook = None if gpu.toolkit else gpu.toolkit  # with the toolkit, its hook may be set up or not
+    is_new: bool | None = True
+    if runtime.gpu_oldest:
+        version = installed.version
+        is_new = not _is_older(version, runtime.gpu_oldest) if version else None
     if runtime.name == "charliecloud":
-        both = (installed.cdi, gpu.cdi)
-        has_cdi = False if False in both else None if None in both else True
-        return {runtime.gpu: gpu.toolkit, "ch-run --cdi": has_cdi}
+        return {runtime.gpu: gpu.toolkit, "ch-run --cdi": _both(installed.cdi, gpu.cdi)}
     if runtime.name == "crio":
-        is_new = bool(installed.version) and not _is_older(installed.version, CDI_CRIO)
-        return {runtime.gpu: is_new and gpu.cdi, "NVIDIA's runtime": hook}
+        return {runtime.gpu: _both(is_new, gpu.cdi), "NVIDIA's runtime": hook}
     if runtime.name == "podman":
-        return {runtime.gpu: gpu.cdi, "NVIDIA's hook": hook}
-    return {runtime.gpu: True if runtime.format == "sif" else gpu.toolkit}
+        return {runtime.gpu: _both(is_new, gpu.cdi), "NVIDIA's hook": hook}
+    return {runtime.gpu: True if runtime.format == "sif" else _both(is_new, gpu.toolkit)}
+
+
+def _both(first: bool | None, second: bool | None) -> bool | None:
+    """Return whether both hold; None if that is not known."""
+    return False if False in (first, second) else None if None in (first, second) else True
