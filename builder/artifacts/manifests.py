@@ -10,7 +10,7 @@ import secrets
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from builder.model import EPOCH, FORMATS, PlannedImage
 from builder.model.digests import digest_of
@@ -93,16 +93,16 @@ class ImageGoal:
     native_tools: bool = True
 
 
-BUILD_AGAIN = "to build: all of it again"
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ImageState:
-    """The state of an image: `work` to do is build, verify or none; `text` describes it."""
+    """The state of an image: the `work` to do, and a `text` that describes it."""
 
-    work: str
+    work: Literal["build", "verify", "none"]
     text: str
     manifest: Manifest | None = None
+
+
+BUILD_AGAIN = ImageState(work="build", text="to build: all of it again")
 
 
 def state_of(out: Path, image: PlannedImage, goal: ImageGoal) -> ImageState:

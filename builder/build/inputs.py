@@ -222,19 +222,13 @@ class UnreachableBases:
         return MissingPrerequisite("\n".join(lines), hint=hint)
 
 
-def look_for_registries(
-    specs: Sequence[Spec], states: Sequence[str], out: Path, *, offline: bool
-) -> UnreachableBases:
-    """Write the specs to build that start from a registry, and test whether it answers.
+def look_for_registries(specs: Sequence[Spec], out: Path, *, offline: bool) -> UnreachableBases:
+    """Write those of the specs to build that start from a registry, and test whether it answers.
 
     With `offline`, no registry is tested: the engine has the images or reports that it lacks them.
     Registries of images in the store are not tested either.
     """
-    remote = [
-        spec
-        for spec, state in zip(specs, states, strict=True)
-        if state.startswith("to build") and not spec.image.is_bootstrapped
-    ]
+    remote = [spec for spec in specs if not spec.image.is_bootstrapped]
     if not remote:
         return UnreachableBases()
     for spec in remote:

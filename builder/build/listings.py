@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import fields
 from pathlib import Path
 
+from builder.artifacts.manifests import ImageState
 from builder.build.records import StageState
 from builder.model import BaseImage, Cell, LeftOut, Plan, PlannedImage
 from builder.model.errors import counted
@@ -29,15 +30,17 @@ _NO_HANDLER = (
 
 
 def plan_text(
-    plan: Plan, states: Sequence[str], stages: Sequence[Sequence[StageState]] = ()
+    plan: Plan, states: Sequence[ImageState], stages: Sequence[Sequence[StageState]] = ()
 ) -> str:
     """Return the images in build order, with their states and the states of stages to build."""
     width = max(len(image.identifier) for image in plan.images)
     target = max((len(row.stage.target) for rows in stages for row in rows), default=0)
     lines: list[str] = []
     for number, (image, state) in enumerate(zip(plan.images, states, strict=True), start=1):
-        lines.append(f"{number:3}. {image.identifier:{width}}  {image.content_key[:12]}  {state}")
-        if stages and state.startswith("to build"):
+        lines.append(
+            f"{number:3}. {image.identifier:{width}}  {image.content_key[:12]}  {state.text}"
+        )
+        if stages and state.work == "build":
             lines += [f"       {row.stage.target:{target}}  {row}" for row in stages[number - 1]]
     count = counted(len(plan.images), "image")
     left_out = len(plan.left_out)
@@ -46,7 +49,7 @@ def plan_text(
 
 
 def plan_json(
-    plan: Plan, states: Sequence[str], stages: Sequence[Sequence[StageState]]
+    plan: Plan, states: Sequence[ImageState], stages: Sequence[Sequence[StageState]]
 ) -> JsonObject:
     """Return the plan as JSON values, to be streamed."""
     images = zip(plan.images, states, stages, strict=True)
@@ -57,7 +60,9 @@ def plan_json(
     }
 
 
-def _image_json(image: PlannedImage, state: str, stages: Sequence[StageState]) -> dict[str, object]:
+def _image_json(
+    image: PlannedImage, state: ImageState, stages: Sequence[StageState]
+) -> dict[str, object]:
     return {
         "image": image.identifier,
         "cell": _cell_json(image.cell),
@@ -75,7 +80,7 @@ def _image_json(image: PlannedImage, state: str, stages: Sequence[StageState]) -
             for stage_state in stages
         ],
         "checks": [check.name for check in image.checks],
-        "state": state,
+        "state": state.text,
     }
 
 

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from builder.artifacts.manifests import BUILD_AGAIN, ImageGoal, state_of
+from builder.artifacts.manifests import BUILD_AGAIN, ImageGoal, ImageState, state_of
 from builder.build.records import StageState, stage_states
 from builder.compile.spec import COMPILER, block_faults, compile_spec, limit_reason
 from builder.load.project import load_project
@@ -103,11 +103,11 @@ def compiled(project: Path, images: Iterable[PlannedImage]) -> list[Spec]:
 
 def image_states(
     out: Path, images: Sequence[PlannedImage], expected: ImageGoal | None
-) -> list[str]:
+) -> list[ImageState]:
     """Return what the main job would do with each image; without `expected`, build it all again."""
     if expected is None:
         return [BUILD_AGAIN] * len(images)
-    return [state_of(out, image, expected).text for image in images]
+    return [state_of(out, image, expected) for image in images]
 
 
 def states_of_stages(

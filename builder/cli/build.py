@@ -96,19 +96,17 @@ def run(options: BuildOptions) -> int:
         _show(options, plan, states)
         return 0
     asked = [
-        image for image, state in zip(plan.images, states, strict=True) if state.startswith("to ")
+        image for image, state in zip(plan.images, states, strict=True) if state.work != "none"
     ]
     foreign = {image.cell.arch for image in asked} - {platform.machine()}
     check_number(options.selection, len(asked), () if options.on else sorted(foreign))
     known = {spec.image.identifier: state_of_image(settings, spec) for spec in specs}
-    states = [state.text for state in known.values()]
-    todo = [spec for spec, state in zip(specs, states, strict=True) if state.startswith("to ")]
+    todo = [spec for spec in specs if known[spec.image.identifier].work != "none"]
+    to_build = [spec for spec in todo if known[spec.image.identifier].work == "build"]
     progress = progress_for(options.level)
     is_offline = options.offline or bool(options.on)  # then workers ask the registries
-    lost = look_for_registries(specs, states, options.out, offline=is_offline)
+    lost = look_for_registries(to_build, options.out, offline=is_offline)
     if not options.no_lint:
-        pairs = zip(specs, states, strict=True)
-        to_build = [spec for spec, state in pairs if state.startswith("to build")]
         check(options.project, to_build, progress.say, cached=not options.no_cache)
     specs = [spec for spec in specs if spec not in lost.specs]
     todo = [spec for spec in todo if spec not in lost.specs]
@@ -119,7 +117,7 @@ def run(options: BuildOptions) -> int:
     return code
 
 
-def _show(options: BuildOptions, plan: Plan, states: Sequence[str]) -> None:
+def _show(options: BuildOptions, plan: Plan, states: Sequence[ImageState]) -> None:
     """Print what would be done, by image and stage."""
     stages = states_of_stages(plan.images, _settings(options))
     if options.json:

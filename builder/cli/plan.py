@@ -35,8 +35,8 @@ def declare(parser: Parser) -> None:
 def run(options: PlanOptions) -> int:
     """Print the plan as text, JSON or a graph."""
     plan = load_plan(options.project, options.selection)
-    if options.graph and options.on:
-        options.parser.error("--on: not with --graph")
+    if options.graph and (options.on or options.stages):
+        options.parser.error("--on, --stages: not with --graph")
     if options.graph:
         print(listings.plan_graph(plan))
         return 0

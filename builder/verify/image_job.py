@@ -287,5 +287,5 @@ class ImageJob:
 def state_of_image(settings: BuildSettings, spec: Spec) -> ImageState:
     """Return the remaining work for an image, after all bytes of its folder were read."""
     if not settings.cache:
-        return ImageState(work="build", text=BUILD_AGAIN)
+        return BUILD_AGAIN
     return proven_state(settings.out, spec.image, settings, digests_of(spec.files))

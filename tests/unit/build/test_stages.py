@@ -532,7 +532,7 @@ def test_stages_start_from_the_registrys_base_that_the_store_has(
     site.base, site.recipes = base(bootstrap=None, references={"x86_64": name}), [CORE]
     monkeypatch.setenv("BUILD_IMAGES_HOME", str(site.home.path))
     out = site.root / "out"
-    assert len(look_for_registries(site.specs(), ["to build"], out, offline=False).specs) == 1
+    assert len(look_for_registries(site.specs(), out, offline=False).specs) == 1
     for number, one in enumerate((digest, other)):
         folder = site.home.bases / str(number)
         folder.mkdir()
@@ -540,7 +540,7 @@ def test_stages_start_from_the_registrys_base_that_the_store_has(
         about |= {"key": "", "made": "", "archive": "sample.oci.tar"}
         (folder / "base.json").write_text(json.dumps(about))
         (folder / "sample.oci.tar").touch()
-    assert look_for_registries(site.specs(), ["to build"], out, offline=False).specs == ()
+    assert look_for_registries(site.specs(), out, offline=False).specs == ()
     assert site.job().exit_code == 0
     log = (site.root / "out/core-1.0-debian13-x86_64/build.log").read_text().splitlines()
     assert log == [
