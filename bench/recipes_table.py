@@ -30,7 +30,7 @@ RECORD = ROOT / "docs/evidence/recipes.json"
 ARCHS = ("x86_64", "ppc64le", "aarch64")
 PROVEN, REHEARSED, COMPILED = "built and proven", "rehearsed", "compiled only"
 FORMATS = {"oci": "OCI image", "sif": "SIF", "charliecloud": "tarball"}
-EARLIER = "built and proven before it or its checks changed"
+EARLIER = "built and proven; recipe or checks have changed since"
 Row = tuple[str, bool]  # a recipe, and whether with CUDA
 
 

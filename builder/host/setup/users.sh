@@ -33,6 +33,7 @@ free_ids() {
     uid=$(uid_of "$1") || uid=1000
     cat "$ETC/subuid" "$ETC/subgid" "$ETC/passwd" 2>/dev/null |
         awk -F: -v user="$1" -v uid="$uid" -v size="$IDS" -v least="$FIRST_ID" -v most="$LAST_ID" '
+        BEGIN { n = 0 }  # an unset n is "" as an index
         NF == 3 && ($1 == user || $1 == uid) { next }
         NF == 3 && $2 ~ /^[0-9]+$/ { from[n] = $2; to[n++] = $2 + $3 - 1 }
         NF > 3 && $3 ~ /^[0-9]+$/ { from[n] = $3; to[n++] = $3 }

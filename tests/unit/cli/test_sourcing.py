@@ -202,6 +202,15 @@ def test_what_could_be_locked_is_written(
     assert "is not in lock.yaml, but other sources" in capsys.readouterr().err
 
 
+def test_the_shipped_lock_matches_the_shipped_recipes(
+    capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If this fails: build-images lock."""
+    monkeypatch.setenv("BUILD_IMAGES_HOME", str(tmp_path))
+    assert main(["lock", "--check", "--project", str(ROOT)]) == 0, capsys.readouterr().err
+    assert capsys.readouterr().out.startswith("lock.yaml matches the recipes")
+
+
 def test_a_lock_that_does_not_match_is_a_fault(
     project: Path, upstream: dict[str, bytes], capsys: Capture
 ) -> None:

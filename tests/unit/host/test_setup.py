@@ -282,7 +282,8 @@ def host(etc: Path, subuid: str, subgid: str = "") -> Path:
         ("", "", 999),
         ("", "", 50123),
         ("dora:100000:65536\n", "", 1000),
-        ("1000:100000:65536\n", "bob:165536:65536\n", 1000),
+        ("1003:296608:65536\n", "bob:362144:65536\n", 1003),
+        pytest.param("build-images:600016544:65536\n", "", 65534, id="the last range is taken"),
     ],
 )
 def test_setup_and_doctor_propose_the_same_free_range(

@@ -82,7 +82,7 @@ def test_a_check_that_there_is_not_is_told_when_the_policy_is_read(
     assert read_policy(policy).evidence.required
 
 
-def test_the_checks_that_are_known_are_those_that_there_are() -> None:
+def test_policy_knows_every_check_of_checks_yaml() -> None:
     shipped = {*yaml.safe_load((ROOT / "tests/images/checks.yaml").read_text())["checks"]}
     launched = {f"mpi-{way}-{entry}" for way in ("hybrid", "bind") for entry in LAUNCHERS}
     harness = {EQUALITY_CHECK, ENVIRONMENT_CHECK, HARNESS_CHECK, WITHHELD_CHECK}
