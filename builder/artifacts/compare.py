@@ -29,7 +29,7 @@ from builder.artifacts.tree import (
     first_difference,
 )
 from builder.model.digests import sha256_of
-from builder.model.errors import BadInput, StepFailed, counted
+from builder.model.errors import BadInput, StepFailed, counted, shortened
 from builder.model.manifest import FILES, MANIFEST, SBOM, Manifest, compared_values
 from builder.model.records import read, write
 from builder.system.files import read_json
@@ -95,7 +95,7 @@ def _config_differences(
             if isinstance(old, dict) and isinstance(new, dict):
                 inner = next(n for n in sorted(old | new) if old.get(n) != new.get(n))
                 name, text = f"{key}.{inner}", f"{new.get(inner)!r}, not {old.get(inner)!r}"
-            yield Difference(where="config", what=CONFIG, text=f"{name} is {_short(text)}")
+            yield Difference(where="config", what=CONFIG, text=f"{name} is {shortened(text, 200)}")
 
 
 def _difference(
@@ -131,10 +131,6 @@ def _members(stream: IO[bytes]) -> dict[str, _Member]:
             entry = entry_of(member, clean(member.name), sha256_of(data) if data else "")
             members[entry.path] = _Member(entry, entry.owner, f"{member.mtime:.0f}")
     return members
-
-
-def _short(text: str, limit: int = 200) -> str:
-    return text if len(text) <= limit else f"{text[: limit - 4]} ..."
 
 
 # ---- The contents of two images ----

@@ -74,7 +74,11 @@ def sha256_of_file(path: Path) -> str:
         return sha256_of(file)
 
 
+def canonical_json(value: object) -> bytes:
+    """Return a value's JSON with sorted keys, without spaces: equal values give equal bytes."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
+
+
 def sha256_of_json(content: object) -> str:
-    """Return the SHA-256, in hexadecimal, of a value's JSON with sorted keys, without spaces."""
-    text = json.dumps(content, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()
+    """Return the SHA-256 of a value's `canonical_json`, in hexadecimal."""
+    return hashlib.sha256(canonical_json(content)).hexdigest()

@@ -45,6 +45,11 @@ def first_of(texts: Sequence[str], most: int, between: str = ", ") -> str:
     return between.join(texts[:most]) + end
 
 
+def shortened(text: str, limit: int = 100) -> str:
+    """Return a text as quoted in messages, with at most `limit` characters."""
+    return text if len(text) <= limit else f"{text[: limit - 4]} ..."
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ErrorDocument:
     """The JSON that a command with --json prints for an error.

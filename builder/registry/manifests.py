@@ -7,13 +7,13 @@ type is this project's own: no standard defines one for a plain root file system
 
 from __future__ import annotations
 
-import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from builder.model import exact_json
+from builder.model.digests import canonical_json
 from builder.model.exact_json import MOST_VALUES
 from builder.registry.failures import WrongContent
 from builder.registry.references import Descriptor
@@ -41,7 +41,7 @@ def referrer(
     layer: Descriptor, subject: Descriptor, *, artifact_type: str, annotations: Mapping[str, str]
 ) -> bytes:
     """Return the manifest for one file of an image; equal files give equal bytes."""
-    return as_bytes(
+    return canonical_json(
         {
             "schemaVersion": 2,
             "mediaType": MANIFEST,
@@ -52,11 +52,6 @@ def referrer(
             **({"annotations": dict(annotations)} if annotations else {}),
         }
     )
-
-
-def as_bytes(value: object) -> bytes:
-    """Return a value as JSON; equal values give equal bytes."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
 
 
 LARGEST_MANIFEST = 4 << 20  # bytes; the specification asks registries to accept at least this

@@ -16,7 +16,7 @@ from urllib.parse import urlencode
 
 from urllib3 import HTTPResponse
 
-from builder.model.digests import digest_of
+from builder.model.digests import canonical_json, digest_of
 from builder.model.errors import BadInput
 from builder.model.exact_json import part
 from builder.registry.connections import BodyLimits
@@ -28,14 +28,7 @@ from builder.registry.failures import (
     WrongContent,
     length_of,
 )
-from builder.registry.manifests import (
-    INDEX,
-    LARGEST_MANIFEST,
-    MANIFEST,
-    Source,
-    as_bytes,
-    descriptors,
-)
+from builder.registry.manifests import INDEX, LARGEST_MANIFEST, MANIFEST, Source, descriptors
 from builder.registry.references import Descriptor, is_digest, is_tag
 from builder.registry.transport import Request, Transport
 from builder.system.web import next_page, printable
@@ -315,7 +308,7 @@ class Repository(Source):
             listed = part(index, "manifests") or []
             remaining = [entry for entry in listed if part(entry, "digest") not in digests]
             if index is not None and len(remaining) < len(listed):
-                content = as_bytes({**index, "manifests": remaining})
+                content = canonical_json({**index, "manifests": remaining})
                 self.write_manifest(content, INDEX, fallback_tag(digest))
         for manifest in digests:
             with contextlib.suppress(RegistryFailed, Transient):
@@ -338,7 +331,7 @@ class Repository(Source):
                 return
             new = {entry.digest: entry.as_json() for entry in entries if entry.digest not in listed}
             index["manifests"] = [*(part(index, "manifests") or []), *new.values()]
-            self.write_manifest(as_bytes(index), INDEX, fallback_tag(subject))
+            self.write_manifest(canonical_json(index), INDEX, fallback_tag(subject))
             now = self._fallback(subject) or {}
             if digests <= {entry.digest for entry in self._entries(subject, now)}:
                 return

@@ -191,8 +191,7 @@ def _result(check: InImageCheck, done: Completed) -> tuple[str, str]:
     last = last_line(done.stdout)
     shown = f"its last line: {last or 'none'}"
     if done.timed_out:
-        waiting = f"; it was waiting for: {', '.join(done.waiting)}" if done.waiting else ""
-        return FAILED, f"no result after {check.timeout_s} s; {shown}{waiting}"
+        return FAILED, f"no result after {check.timeout_s} s; {shown}{done.waited_for}"
     if done.returncode not in {0, SKIP_STATUS}:
         message = last_message(done.stdout) or last_message(done.stderr) or last
         if name := _signal(done.returncode):

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from http import HTTPStatus
 from pathlib import Path
 
-from builder.model.digests import HashedWriter
+from builder.model.digests import HashedWriter, canonical_json
 from builder.model.errors import BuildImagesError, Interrupted
 from builder.registry import (
     MANIFEST,
@@ -31,13 +31,7 @@ from builder.registry import (
     connect,
     is_digest,
 )
-from builder.registry.manifests import (
-    EMPTY_CONTENT,
-    LARGEST_MANIFEST,
-    as_bytes,
-    descriptors,
-    json_object,
-)
+from builder.registry.manifests import EMPTY_CONTENT, LARGEST_MANIFEST, descriptors, json_object
 from builder.system.files import fsync, note_use, read_regular
 from builder.system.process import Processes
 
@@ -99,11 +93,11 @@ class FolderStore:
     def set_tag(self, tag: str, manifest: bytes) -> None:
         for name, value in _LAYOUT.items():
             if not (self._folder / name).exists():
-                self._add(self._folder / name, as_bytes(value))
+                self._add(self._folder / name, canonical_json(value))
         descriptor = Descriptor.of(manifest, MANIFEST)
         self._add(self._blob(descriptor), manifest)
         if tag:
-            self._add(self._folder / "tags" / tag, as_bytes(descriptor.as_json()))
+            self._add(self._folder / "tags" / tag, canonical_json(descriptor.as_json()))
 
     def note_use(self, tag: str) -> None:
         if not is_digest(tag):
