@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import dataclasses
 import hashlib
 import os
@@ -260,8 +261,12 @@ class RunStages:
             engine=self.run.engine.name,
             stages={one.target: one.tag for one in stages[:number]},
         )
-        message = f"{error.message}\n  from {where}" if where else error.message
-        return _with(error, message=message, log=error.log, step=step)
+        located = copy.copy(error)
+        located.step = step
+        if where:
+            located.message += f"\n  from {where}"
+            located.args = (located.message,)
+        return located
 
     def _record(self, spec: Spec, stage: KeyedStage, text: str, took_s: float, tag: str) -> None:
         record = StageRecord(
@@ -303,20 +308,9 @@ def with_log(error: StepFailed, folder: Path) -> StepFailed:
         output_folder(folder)
         log.unlink(missing_ok=True)
         append(error.log, log)
-    return _with(error, message=error.message, log=error.log and log)
-
-
-def _with(
-    error: StepFailed, *, message: str, log: Path | None, step: BuildStep | None = None
-) -> StepFailed:
-    return StepFailed(
-        message,
-        tail=error.tail,
-        first_error=error.first_error,
-        log=log,
-        hint=error.hint,
-        step=step or error.step,
-    )
+    logged = copy.copy(error)
+    logged.log = error.log and log
+    return logged
 
 
 def place_of(step: BuildStep, spec: Spec, target: str) -> str:
