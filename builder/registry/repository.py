@@ -247,11 +247,11 @@ class Repository(Source):
         that needs proof must read each manifest and check that its `subject` is the digest.
         """
         transport = self.transport
-        listed = self._listed(digest) if transport.state.lists_referrers else None
+        listed = self._listed(digest) if transport.lists_referrers else None
         if not listed:  # some registries without lists return an empty one
             entries = self._entries(digest, self._fallback(digest) or {})
             if entries and listed is None:  # the repository exists, so the registry has no lists
-                transport.state.lists_referrers = False
+                transport.lists_referrers = False
             listed = entries
         return tuple(item for item in listed if artifact_type in {"", item.artifact_type})
 
