@@ -32,7 +32,7 @@ from builder.model.digests import sha256_of
 from builder.model.errors import BadInput, StepFailed, counted, shortened
 from builder.model.manifest import FILES, MANIFEST, SBOM, Manifest, compared_values
 from builder.model.records import read, write
-from builder.system.files import read_json
+from builder.system.files import read_json, replacing
 from builder.system.terminal import printable
 
 CONFIG, LAYERS, COMPRESSION, ORDER = "config", "layers", "compression", "order"
@@ -178,12 +178,8 @@ class ImageContents:
 def keep_contents(folder: Path, layout: Path, entries: Mapping[str, TreeEntry]) -> None:
     """Write the contents of a verified image to its folder."""
     text = json.dumps(write(ImageContents.of(read_layout(layout), entries)))
-    partial = folder / f".{CONTENTS}.partial"
-    try:
+    with replacing(folder / CONTENTS) as partial:
         partial.write_bytes(gzip.compress(text.encode(), mtime=0))
-        partial.replace(folder / CONTENTS)
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def keep_previous(folder: Path) -> None:

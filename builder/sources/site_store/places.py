@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import os
 import stat
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,7 +31,7 @@ from builder.registry import (
     is_digest,
 )
 from builder.registry.manifests import EMPTY_CONTENT, LARGEST_MANIFEST, descriptors, json_object
-from builder.system.files import fsync, note_use, read_regular
+from builder.system.files import note_use, read_regular, replacing
 from builder.system.process import Processes
 
 _LAYOUT: Mapping[str, object] = {
@@ -156,18 +155,12 @@ class FolderStore:
     def _add(self, path: Path, content: Path | bytes) -> None:
         """Write a file, and give it its name once it is complete and on disk."""
         self._make(path.parent)
-        partial = path.with_name(f".{os.urandom(12).hex()}.partial")
-        try:
+        with replacing(path, durable=True) as partial:
             if isinstance(content, bytes):
                 partial.write_bytes(content)
             else:
                 self._copy(content, partial)
             partial.chmod(stat.S_IMODE(self._folder.stat().st_mode) & 0o666)
-            fsync(partial)
-            partial.replace(path)
-            fsync(path.parent)
-        finally:
-            partial.unlink(missing_ok=True)
 
     def _make(self, folder: Path) -> None:
         if folder.is_dir():

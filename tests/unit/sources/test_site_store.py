@@ -237,7 +237,7 @@ def test_a_file_that_could_not_be_written_leaves_no_part(
 ) -> None:
     (tmp_path / "store").mkdir()
     place, said = FolderStore(tmp_path / "store"), list[str]()
-    monkeypatch.setattr("builder.sources.site_store.places.fsync", failing(OSError(28, "full")))
+    monkeypatch.setattr("builder.system.files.fsync", failing(OSError(28, "full")))
     SiteStore(place, tmp_path / "scratch", said.append).put("stage-1", entry, "stage one")
     assert len(said) == 1
     assert [path for path in (tmp_path / "store").rglob("*") if path.is_file()] == []
