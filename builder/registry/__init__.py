@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 
+from builder.model.digests import Descriptor, is_digest
 from builder.model.errors import BadInput
 from builder.registry import blobs
 from builder.registry.credentials import Credentials, Login
 from builder.registry.failures import Denied, NotFound, RegistryFailed, Unreachable, WrongContent
 from builder.registry.manifests import INDEX, MANIFEST, Source
-from builder.registry.references import Descriptor, Reference, is_digest
+from builder.registry.references import Reference
 from builder.registry.repository import INDEXES, Repository
 from builder.registry.transport import TIMEOUT_S, Transport
 from builder.system.process import Processes

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from builder.model import exact_json
-from builder.model.digests import canonical_json
+from builder.model.digests import Descriptor, canonical_json
 from builder.model.exact_json import MOST_VALUES
 from builder.registry.failures import WrongContent
-from builder.registry.references import Descriptor
+from builder.registry.references import read_descriptor
 
 MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 INDEX = "application/vnd.oci.image.index.v1+json"
@@ -143,10 +143,10 @@ def descriptors(manifest: Mapping[str, object], key: str, where: str) -> list[De
     entries = manifest.get(key) or []
     if not isinstance(entries, list):
         raise WrongContent(f"{where}: {key} is not a list")
-    return [Descriptor.read(entry, where) for entry in entries]
+    return [read_descriptor(entry, where) for entry in entries]
 
 
 def blobs_of(manifest: Mapping[str, object], where: str) -> list[Descriptor]:
     """Return the blobs that a manifest names, its configuration first; none for an index."""
-    config = [Descriptor.read(manifest["config"], where)] if "config" in manifest else []
+    config = [read_descriptor(manifest["config"], where)] if "config" in manifest else []
     return [*config, *descriptors(manifest, "layers", where)]

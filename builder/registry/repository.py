@@ -16,7 +16,7 @@ from urllib.parse import urlencode
 
 from urllib3 import HTTPResponse
 
-from builder.model.digests import canonical_json, digest_of
+from builder.model.digests import Descriptor, canonical_json, digest_of, is_digest
 from builder.model.errors import BadInput
 from builder.model.exact_json import part
 from builder.registry.connections import BodyLimits
@@ -29,7 +29,7 @@ from builder.registry.failures import (
     length_of,
 )
 from builder.registry.manifests import INDEX, LARGEST_MANIFEST, MANIFEST, Source, descriptors
-from builder.registry.references import Descriptor, is_digest, is_tag
+from builder.registry.references import is_tag, read_descriptor
 from builder.registry.transport import Request, Transport
 from builder.system.web import next_page, printable
 
@@ -286,7 +286,7 @@ class Repository(Source):
         unlisted: dict[str, list[Descriptor]] = {}
         for content in contents:
             parsed = json.loads(content)
-            subject = Descriptor.read(parsed.get("subject"), "the attached manifest").digest
+            subject = read_descriptor(parsed.get("subject"), "the attached manifest").digest
             descriptor, noted = self.put_manifest(content, media_type)
             kind = parsed.get("artifactType") or parsed.get("config", {}).get("mediaType", "")
             notes = parsed.get("annotations") or {}

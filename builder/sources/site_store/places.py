@@ -31,6 +31,7 @@ from builder.registry import (
     is_digest,
 )
 from builder.registry.manifests import EMPTY_CONTENT, LARGEST_MANIFEST, descriptors, json_object
+from builder.registry.references import read_descriptor
 from builder.system.files import note_use, read_regular, replacing
 from builder.system.process import Processes
 
@@ -59,7 +60,7 @@ class FolderStore:
                 path = self._blob_folder / tag.removeprefix("sha256:")
                 return read_regular(path, LARGEST_MANIFEST)
             content = read_regular(path, LARGEST_MANIFEST)
-            manifest = Descriptor.read(json_object(content, str(path)), str(path))
+            manifest = read_descriptor(json_object(content, str(path)), str(path))
             return read_regular(self._blob(manifest), LARGEST_MANIFEST)
         except FileNotFoundError:
             return None
