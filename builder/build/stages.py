@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import dataclasses
 import hashlib
 import os
@@ -261,12 +260,8 @@ class RunStages:
             engine=self.run.engine.name,
             stages={one.target: one.tag for one in stages[:number]},
         )
-        located = copy.copy(error)
-        located.step = step
-        if where:
-            located.message += f"\n  from {where}"
-            located.args = (located.message,)
-        return located
+        message = f"{error.message}\n  from {where}" if where else error.message
+        return _with(error, message=message, log=error.log, step=step)
 
     def _record(self, spec: Spec, stage: KeyedStage, text: str, took_s: float, tag: str) -> None:
         record = StageRecord(
@@ -308,9 +303,20 @@ def with_log(error: StepFailed, folder: Path) -> StepFailed:
         output_folder(folder)
         log.unlink(missing_ok=True)
         append(error.log, log)
-    logged = copy.copy(error)
-    logged.log = error.log and log
-    return logged
+    return _with(error, message=error.message, log=error.log and log)
+
+
+def _with(
+    error: StepFailed, *, message: str, log: Path | None, step: BuildStep | None = None
+) -> StepFailed:
+    return StepFailed(
+        message,
+        tail=error.tail,
+        first_error=error.first_error,
+        log=log,
+        hint=error.hint,
+        step=step or error.step,
+    )
 
 
 def place_of(step: BuildStep, spec: Spec, target: str) -> str:
