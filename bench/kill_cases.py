@@ -21,11 +21,10 @@ from builder.artifacts.oci import read_layout
 from builder.distribute.bundle import INPUTS, ArchiveContents, write_archive
 from builder.distribute.bundle.inputs import Inputs, add_build, input_file
 from builder.distribute.pull.receipts import read_receipt
-from builder.model.digests import sha256_of_file
+from builder.model.digests import Descriptor, sha256_of_file
 from builder.registry.manifests import BASE, PROJECT, SOURCES
 from builder.sources.journals import Journals, ServedFile
 from builder.system.home import Home
-from builder.trust.proof.attachments import BlobDescriptor
 from builder.trust.proof.attestations import proofs
 from builder.trust.proof.keys import PrivateKey
 
@@ -297,7 +296,7 @@ def inputs_archive(folder: Path, name: str, key: PrivateKey) -> Path:
     inputs.add(SOURCES, "", {"sources": [sha256]}, {sha256: source})
     add_build(inputs, WHO, given, journals)
     index = inputs.add_index()
-    described = BlobDescriptor(media_type=index.media_type, digest=index.digest, size=index.size)
+    described = Descriptor(media_type=index.media_type, digest=index.digest, size=index.size)
     time = "2026-11-01T00:00:00Z"
     proof = proofs(described, (), key, reference="inputs", created=time)
     inputs.contents.add_attached(INPUTS, proof)

@@ -23,7 +23,6 @@ from builder.model.contract import HostContract, NeededCpu, as_labels
 from builder.model.errors import StepFailed
 from builder.registry import INDEX, MANIFEST, Descriptor, Reference, Registry, connect
 from builder.registry.manifests import ARTIFACT_TYPES, EMPTY_CONTENT, referrer
-from builder.trust.proof.attachments import BlobDescriptor
 from builder.trust.proof.attestations import proofs
 from builder.trust.proof.keys import PrivateKey, generated
 from builder.trust.proof.statements import statement
@@ -232,9 +231,7 @@ class Site:
     def _attach(
         self, registry: Registry, image: Descriptor, statements: Sequence[bytes], key: PrivateKey
     ) -> list[str]:
-        described = BlobDescriptor(
-            media_type=image.media_type, digest=image.digest, size=image.size
-        )
+        described = Descriptor(media_type=image.media_type, digest=image.digest, size=image.size)
         made = proofs(
             described, statements, key, reference=registry.name, created="2026-11-01T00:00:00Z"
         )

@@ -24,7 +24,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
-from queue import Empty
+from queue import Empty, SimpleQueue
+from typing import cast
 
 from scale_cells import Site, make_site
 from timing import machine
@@ -88,8 +89,8 @@ class SimulatedWorkers:
     # ---- The executor ----
 
     @property
-    def events(self) -> SimulatedWorkers:
-        return self
+    def events(self) -> SimpleQueue[Event]:
+        return cast("SimpleQueue[Event]", self)
 
     def capacity(self) -> Sequence[Worker]:
         return [*self._alive.values()]

@@ -29,10 +29,10 @@ from builder.artifacts.tree import (
     first_difference,
 )
 from builder.model.digests import sha256_of
-from builder.model.errors import BadInput, StepFailed, counted
+from builder.model.errors import BadInput, StepFailed, counted, shortened
 from builder.model.manifest import FILES, MANIFEST, SBOM, Manifest, compared_values
 from builder.model.records import read, write
-from builder.system.files import read_json
+from builder.system.files import read_json, replacing
 from builder.system.terminal import printable
 
 CONFIG, LAYERS, COMPRESSION, ORDER = "config", "layers", "compression", "order"
@@ -95,7 +95,7 @@ def _config_differences(
             if isinstance(old, dict) and isinstance(new, dict):
                 inner = next(n for n in sorted(old | new) if old.get(n) != new.get(n))
                 name, text = f"{key}.{inner}", f"{new.get(inner)!r}, not {old.get(inner)!r}"
-            yield Difference(where="config", what=CONFIG, text=f"{name} is {_short(text)}")
+            yield Difference(where="config", what=CONFIG, text=f"{name} is {shortened(text, 200)}")
 
 
 def _difference(
@@ -131,10 +131,6 @@ def _members(stream: IO[bytes]) -> dict[str, _Member]:
             entry = entry_of(member, clean(member.name), sha256_of(data) if data else "")
             members[entry.path] = _Member(entry, entry.owner, f"{member.mtime:.0f}")
     return members
-
-
-def _short(text: str, limit: int = 200) -> str:
-    return text if len(text) <= limit else f"{text[: limit - 4]} ..."
 
 
 # ---- The contents of two images ----
@@ -182,12 +178,8 @@ class ImageContents:
 def keep_contents(folder: Path, layout: Path, entries: Mapping[str, TreeEntry]) -> None:
     """Write the contents of a verified image to its folder."""
     text = json.dumps(write(ImageContents.of(read_layout(layout), entries)))
-    partial = folder / f".{CONTENTS}.partial"
-    try:
+    with replacing(folder / CONTENTS) as partial:
         partial.write_bytes(gzip.compress(text.encode(), mtime=0))
-        partial.replace(folder / CONTENTS)
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def keep_previous(folder: Path) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal
 
 from builder.model import EPOCH, FORMATS, PlannedImage
 from builder.model.digests import digest_of
-from builder.model.errors import BadInput
+from builder.model.errors import BadInput, suggestion
 from builder.model.exact_json import parsed
 from builder.model.manifest import LOG, MANIFEST, Artifact, Manifest, manifest_from, manifest_text
 from builder.model.measurement import ProgramRun
@@ -42,14 +42,12 @@ def find_image(path: Path, out: Path, is_image: Callable[[Path], bool], hint: st
     for place in (places := (path, out / path.name)):
         if is_image(place):
             return place
-    from difflib import get_close_matches  # noqa: PLC0415 - only a mistake needs it
 
     if any((place / LOG).exists() for place in places):
         raise BadInput(f"{path.name}: no finished image", hint=f"see build-images logs {path.name}")
     known = sorted(folder.name for folder in out.glob("*") if folder.is_dir())
-    close = get_close_matches(path.name, known, n=1)
-    guess = f"did you mean {close[0]}? " if close else ""
-    raise BadInput(f"{path.name}: no such image at this path or in {out}", hint=guess + hint)
+    hint = suggestion(path.name, known) + hint
+    raise BadInput(f"{path.name}: no such image at this path or in {out}", hint=hint)
 
 
 def write_manifest(folder: Path, manifest: Manifest, written: Iterable[str]) -> Manifest:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 from builder.artifacts.tars import Gzip, PartPlace, threads
-from builder.model.digests import HashedReader, digest_of
+from builder.model.digests import HashedReader, canonical_json, digest_of
 from builder.model.errors import StepFailed
 from builder.model.exact_json import member, parsed, part
 from builder.system.compression import ZSTD_MAGIC, StreamInflater
@@ -267,19 +267,17 @@ def finish_layout(
     descriptor = _put(layout, manifest, MANIFEST)
     descriptor["annotations"] = {"org.opencontainers.image.ref.name": "latest"}
     (layout / "oci-layout").write_text('{"imageLayoutVersion":"1.0.0"}')
-    (layout / "index.json").write_text(_json({"schemaVersion": 2, "manifests": [descriptor]}))
+    (layout / "index.json").write_bytes(
+        canonical_json({"schemaVersion": 2, "manifests": [descriptor]})
+    )
     return str(descriptor["digest"])
 
 
 def _put(layout: Path, value: Mapping[str, object], media_type: str) -> dict[str, object]:
-    data = _json(value).encode()
+    data = canonical_json(value)
     digest = digest_of(data)
     blob_path(layout, digest).write_bytes(data)
     return {"mediaType": media_type, "digest": digest, "size": len(data)}
-
-
-def _json(value: object) -> str:
-    return json.dumps(value, sort_keys=True, separators=(",", ":"))
 
 
 def _plain(member: tarfile.TarInfo) -> tarfile.TarInfo:

@@ -7,13 +7,14 @@ import json
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import IO
 
 from builder.build.engines import Buildah, Tools
 from builder.load.document import Faults
 from builder.load.site import read_site
 from builder.system.files import mounted_below, remove_tree, unmount_below, write_atomically
 from builder.system.home import SHARED_VARIABLE, Home
-from builder.system.locks import SharedLock, locked, shared_lock
+from builder.system.locks import locked, shared_lock, try_exclusive
 from builder.system.orphans import MARK, end_orphans, living
 from builder.system.process import Processes
 from builder.system.terminal import interruptions
@@ -29,7 +30,7 @@ def store_in_use(
     project: Path,
     say: Callable[[str], object],
     stopped: Callable[[], bool] = lambda: False,
-) -> Iterator[SharedLock]:
+) -> Iterator[IO[str]]:
     """Keep others from removing anything from the store meanwhile; record the project."""
     with (
         _usual_modes(),
@@ -75,7 +76,7 @@ def at_work(
     ):
         tools.processes.mark[MARK] = mark
         if not is_clean:
-            with turn.try_exclusive() as alone:
+            with try_exclusive(turn) as alone:
                 end_orphans(home.builders, home=home.path if alone else None)
                 if alone:
                     clean(tools)
@@ -87,7 +88,7 @@ def at_work(
             if not finished:
                 with interruptions(lambda: None):  # the program is already ending
                     tools.processes.stop()
-                    with turn.try_exclusive() as alone:
+                    with try_exclusive(turn) as alone:
                         if alone:
                             clean(tools)
 

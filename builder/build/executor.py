@@ -71,22 +71,12 @@ Event = AttemptEnded | WorkerJoined | WorkerLost | ExecutorFailed | None  # None
 OnEnd = Callable[[Task, BaseException | None, Sequence[Task]], None]
 
 
-class Events(Protocol):
-    """A queue of events, in their order. `put` is reentrant, as that of `SimpleQueue` is."""
-
-    def put(self, item: Event) -> None:
-        """Add an event, from any thread or from a signal handler."""
-
-    def get(self, *, timeout: float) -> Event:
-        """Return the next event; raise `queue.Empty` if none came in so many seconds."""
-
-
 class Executor(Protocol):
     """Carries tasks to workers. All methods are called in the main thread."""
 
     @property
-    def events(self) -> Events:
-        """The events of attempts and workers."""
+    def events(self) -> SimpleQueue[Event]:
+        """The events of attempts and workers; a signal handler may add one: `put` is reentrant."""
 
     def capacity(self) -> Sequence[Worker]:
         """Return the workers at the start; others join by an event."""

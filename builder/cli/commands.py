@@ -14,7 +14,7 @@ from builder import __version__
 from builder.cli.options import EXIT_CODES, Options, Parser, ProgressOptions, SelectorOptions
 from builder.model.architectures import CPU_TARGETS
 from builder.model.cells import GENERIC, SELECTABLE
-from builder.model.errors import BuildImagesError
+from builder.model.errors import BuildImagesError, suggestion
 from builder.model.manifest import LOG, MANIFEST
 
 DEFAULT = "build"
@@ -116,10 +116,7 @@ def _with_command(argv: Sequence[str]) -> list[str]:
     """Insert the name of the main job if the command line names no command."""
     words = list(argv)
     if words and not words[0].startswith("-") and words[0] not in ABOUT:
-        from difflib import get_close_matches  # noqa: PLC0415 - only a mistake needs it
-
-        close = get_close_matches(words[0], ABOUT, n=1)
-        guess = f"did you mean {close[0]}? " if close else ""
+        guess = suggestion(words[0], ABOUT)
         text = f"unknown command: {words[0]}; {guess}commands: {', '.join(ABOUT)}"
         make_parser(declared=[]).error(text)
     before = 2 if words[:1] == ["--project"] else "".join(words[:1]).startswith("--project=")

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from builder.model.cells import FLAVOURS, GENERIC, RUNTIME, SELECTABLE, Selection
-from builder.model.errors import BadInput
+from builder.model.errors import BadInput, suggestion
 from builder.model.exact_json import JsonObject, streamed
 from builder.system.terminal import printable_lines
 
@@ -67,14 +67,12 @@ class Parser(argparse.ArgumentParser):
         return options, rest
 
     def _left_over(self, words: Sequence[str], known: Iterable[str]) -> str:
-        from difflib import get_close_matches  # noqa: PLC0415 - only a mistake needs it
-
         text = f"unrecognized arguments: {' '.join(words)}"
         if named := [word for word in words if word in self.commands]:
             return f"{text}; the command comes first: build-images {named[0]} ..."
         for word in words:
-            if close := get_close_matches(word.partition("=")[0], known, n=1):
-                return f"{text}; did you mean {close[0]}?"
+            if guess := suggestion(word.partition("=")[0], known, "; did you mean {}?"):
+                return text + guess
         return text
 
     def add_flag(self, name: str, text: str, *, to: _Group = None) -> None:

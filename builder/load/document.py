@@ -16,7 +16,7 @@ from yaml.constructor import SafeConstructor
 from yaml.reader import Reader
 
 from builder.facts.tables import Where
-from builder.model.errors import Fault
+from builder.model.errors import Fault, suggestion
 
 # libyaml's parser is several times faster; PyYAML may have been built without it.
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -345,10 +345,8 @@ class Faults:
 
 def is_near(word: str, names: Iterable[str]) -> bool:
     """Return whether a word is probably a misspelling of one of `names`."""
-    import difflib  # noqa: PLC0415 - as below
-
     alike = [name for name in names if abs(len(name) - len(word)) <= _OTHER_LETTERS]
-    return bool(difflib.get_close_matches(word, alike, n=1, cutoff=_NEAR))
+    return bool(suggestion(word, alike, cutoff=_NEAR))
 
 
 _ABBREVIATION = 3  # letters that say which name is meant
@@ -356,11 +354,9 @@ _ABBREVIATION = 3  # letters that say which name is meant
 
 def suggest(word: str, names: Iterable[str]) -> str:
     """Return a hint for `word`: the most similar of `names`, if any, and the list of all names."""
-    import difflib  # noqa: PLC0415 - only a fault needs it: a good project loads without
-
     known = list(names)
-    near = difflib.get_close_matches(word, known, n=1)
+    near = suggestion(word, known, "{}")
     if len(word) >= _ABBREVIATION:
-        near = near or [name for name in known if name.startswith(word)]
+        near = near or next((name for name in known if name.startswith(word)), "")
     listed = f"valid: {', '.join(known)}" if known else "none is declared yet"
-    return f'did you mean "{near[0]}"? {listed}' if near else listed
+    return f'did you mean "{near}"? {listed}' if near else listed

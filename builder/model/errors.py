@@ -7,7 +7,7 @@ something, 5 refused) and a hint.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -43,6 +43,20 @@ def first_of(texts: Sequence[str], most: int, between: str = ", ") -> str:
     more = len(texts) - most
     end = f"{between.strip(', ')} and {more} more" if more > 0 else ""
     return between.join(texts[:most]) + end
+
+
+def suggestion(
+    word: str, names: Iterable[str], text: str = "did you mean {}? ", *, cutoff: float = 0.6
+) -> str:
+    """Return `text` with the most similar of `names`; empty if none is as similar as `cutoff`."""
+    from difflib import get_close_matches  # noqa: PLC0415 - only a mistake needs it
+
+    return "".join(map(text.format, get_close_matches(word, [*names], n=1, cutoff=cutoff)))
+
+
+def shortened(text: str, limit: int = 100) -> str:
+    """Return a text as quoted in messages, with at most `limit` characters."""
+    return text if len(text) <= limit else f"{text[: limit - 4]} ..."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -118,7 +118,7 @@ def result_of(statement: Mapping[str, object]) -> TestResult:
     predicate = member(statement, "predicate")
     run, *checks = member(predicate, "configuration")
     return TestResult(
-        subjects=subjects_of(statement),
+        subjects=dict(subjects_of(statement)),
         lists=read(TestLists, predicate),
         run=read(RunFacts, run["annotations"]),
         checks=tuple(
@@ -139,12 +139,12 @@ def builder_of(environment: Mapping[str, str]) -> str:
     return f"{PROGRAM}@{__version__}"
 
 
-def subjects_of(statement: Mapping[str, object]) -> dict[str, str]:
-    """Return the digests of what a statement is about, by their names."""
-    return {
-        str(subject["name"]): f"sha256:{subject['digest']['sha256']}"
+def subjects_of(statement: Mapping[str, object]) -> list[tuple[str, str]]:
+    """Return the names and digests, `sha256:…`, of what a statement is about."""
+    return [
+        (str(subject.get("name", "")), f"sha256:{subject['digest']['sha256']}")
         for subject in member(statement, "subject")
-    }
+    ]
 
 
 def capabilities_of(gpus: Iterable[str]) -> tuple[int, ...]:

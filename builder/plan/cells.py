@@ -32,7 +32,7 @@ from builder.model import (
     Selection,
 )
 from builder.model.architectures import CPU_TARGETS as TARGETS_BY_ARCH
-from builder.model.errors import EmptySelection
+from builder.model.errors import EmptySelection, suggestion
 from builder.model.exact_json import part
 from builder.model.planned import AllLeftOut
 from builder.model.versions import matches, split_mpi
@@ -176,10 +176,7 @@ def _off_axis(project: Project, axis: str, pattern: str) -> str:
 
 
 def _unmatched(axis: str, pattern: str, values: Sequence[str]) -> str:
-    from difflib import get_close_matches  # noqa: PLC0415 - needed only for an error
-
-    close = get_close_matches(pattern, values, n=1)
-    guess = f"; did you mean {close[0]}?" if close else ""
+    guess = suggestion(pattern, values, "; did you mean {}?")
     shown = [*values[:20], "..."] if len(values) > 20 else values  # noqa: PLR2004 - a screenful
     return f"--{axis} {pattern}: matches nothing{guess}\n  {axis}: {', '.join(shown)}"
 

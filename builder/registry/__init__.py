@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 
+from builder.model.digests import Descriptor, is_digest
 from builder.model.errors import BadInput
 from builder.registry import blobs
-from builder.registry.credentials import Credentials, Login, RegistryState
+from builder.registry.credentials import Credentials, Login
 from builder.registry.failures import Denied, NotFound, RegistryFailed, Unreachable, WrongContent
 from builder.registry.manifests import INDEX, MANIFEST, Source
-from builder.registry.references import Descriptor, Reference, is_digest
+from builder.registry.references import Reference
 from builder.registry.repository import INDEXES, Repository
 from builder.registry.transport import TIMEOUT_S, Transport
 from builder.system.process import Processes
@@ -29,7 +30,6 @@ __all__ = [
     "Reference",
     "Registry",
     "RegistryFailed",
-    "RegistryState",
     "Source",
     "Unreachable",
     "WrongContent",
@@ -60,15 +60,13 @@ def connect(
     plain_http: Collection[str] = (),
     wait: Callable[[float], object] | None = None,
     tell: Callable[[str], object] = lambda _: None,
-    state: RegistryState | None = None,
     attempts: int | None = None,
     timeout_s: tuple[float, float] = TIMEOUT_S,
 ) -> Registry:
     """Return the repository of a reference. `wait` sleeps for seconds between attempts.
 
-    `tell` receives a line for each wait, with reason and length. All clients of a repository with
-    the same credentials may share a `state`. At most `attempts` in a row make no progress (default:
-    5). `timeout_s` limits connecting, and a pause between two bytes.
+    `tell` receives a line for each wait, with reason and length. At most `attempts` in a row
+    make no progress (default: 5). `timeout_s` limits connecting, and a pause between two bytes.
     """
     transport = Transport(
         reference.registry,
@@ -76,7 +74,6 @@ def connect(
         plain_http=plain_http,
         wait=wait,
         tell=tell,
-        state=state,
         attempts=attempts,
         timeout_s=timeout_s,
     )

@@ -17,11 +17,10 @@ from typing import IO
 
 from urllib3 import HTTPResponse
 
-from builder.model.digests import digest_of_file, sha256_of
+from builder.model.digests import Descriptor, digest_of_file, sha256_of
 from builder.model.errors import StepFailed
 from builder.registry.connections import BodyLimits
 from builder.registry.failures import RegistryFailed, Transient, WrongContent
-from builder.registry.references import Descriptor
 from builder.registry.repository import Repository
 from builder.system.files import discard
 

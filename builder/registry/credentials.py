@@ -253,29 +253,13 @@ class Scope:
 TokenRequest = Callable[[str, Mapping[str, str], Mapping[str, str]], bytes]
 
 
-@dataclass(kw_only=True, slots=True)
-class RegistryState:
-    """Facts about a registry, shared by all clients of one repository and determined once.
-
-    `base` is its URL, empty until known; `lists_referrers` is false if it is known to have no
-    lists. The locks are held while the base is determined, and while an authorization is requested.
-    """
-
-    base: str = ""
-    lists_referrers: bool = True
-    authorizations: dict[Scope | str, str] = field(default_factory=dict)
-    base_lock: threading.RLock = field(default_factory=threading.RLock)
-    authorization_lock: threading.RLock = field(default_factory=threading.RLock)
-
-
 class Authorization:
     """The Authorization headers for one registry, shared by all threads."""
 
-    def __init__(
-        self, registry: str, credentials: Credentials, ask: TokenRequest, state: RegistryState
-    ) -> None:
+    def __init__(self, registry: str, credentials: Credentials, ask: TokenRequest) -> None:
         self._registry, self._credentials, self._ask = registry, credentials, ask
-        self._known, self._lock = state.authorizations, state.authorization_lock
+        self._known: dict[Scope | str, str] = {}
+        self._lock = threading.RLock()  # held while an authorization is requested
 
     def known(self, scope: Scope) -> str:
         """Return the header's value; empty until the registry has requested authorization."""

@@ -7,16 +7,16 @@ type is this project's own: no standard defines one for a plain root file system
 
 from __future__ import annotations
 
-import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from builder.model import exact_json
+from builder.model.digests import Descriptor, canonical_json
 from builder.model.exact_json import MOST_VALUES
 from builder.registry.failures import WrongContent
-from builder.registry.references import Descriptor
+from builder.registry.references import read_descriptor
 
 MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 INDEX = "application/vnd.oci.image.index.v1+json"
@@ -41,7 +41,7 @@ def referrer(
     layer: Descriptor, subject: Descriptor, *, artifact_type: str, annotations: Mapping[str, str]
 ) -> bytes:
     """Return the manifest for one file of an image; equal files give equal bytes."""
-    return as_bytes(
+    return canonical_json(
         {
             "schemaVersion": 2,
             "mediaType": MANIFEST,
@@ -52,11 +52,6 @@ def referrer(
             **({"annotations": dict(annotations)} if annotations else {}),
         }
     )
-
-
-def as_bytes(value: object) -> bytes:
-    """Return a value as JSON; equal values give equal bytes."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
 
 
 LARGEST_MANIFEST = 4 << 20  # bytes; the specification asks registries to accept at least this
@@ -148,10 +143,10 @@ def descriptors(manifest: Mapping[str, object], key: str, where: str) -> list[De
     entries = manifest.get(key) or []
     if not isinstance(entries, list):
         raise WrongContent(f"{where}: {key} is not a list")
-    return [Descriptor.read(entry, where) for entry in entries]
+    return [read_descriptor(entry, where) for entry in entries]
 
 
 def blobs_of(manifest: Mapping[str, object], where: str) -> list[Descriptor]:
     """Return the blobs that a manifest names, its configuration first; none for an index."""
-    config = [Descriptor.read(manifest["config"], where)] if "config" in manifest else []
+    config = [read_descriptor(manifest["config"], where)] if "config" in manifest else []
     return [*config, *descriptors(manifest, "layers", where)]

@@ -1,36 +1,27 @@
 """References to images, as users write them, and descriptors, as registries write them.
 
 The grammar: https://pkg.go.dev/github.com/distribution/reference
-Descriptors: https://github.com/opencontainers/image-spec/blob/v1.1.0/descriptor.md
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
-from builder.model.digests import digest_of
+from builder.model.digests import Descriptor, is_digest
 from builder.model.errors import BadInput
 from builder.registry.failures import WrongContent
 from builder.system.terminal import printable
 
 DOCKER_HUB = "docker.io"
-LARGEST = 1 << 50  # bytes; a larger size is invalid
 _LABEL = r"[a-zA-Z0-9](?:[a-zA-Z0-9-]*[a-zA-Z0-9])?"
 _PORT = r"[1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5]"
 _HOST = re.compile(rf"(?:{_LABEL}(?:\.{_LABEL})*|\[[0-9a-fA-F:]+\])(?::0*(?:{_PORT}))?")
 _PART = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*"
 _REPOSITORY = re.compile(rf"{_PART}(?:/{_PART})*")
 _TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
-_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _LONGEST_NAME = 255
 _VALID = "write HOST/NAMESPACE/NAME:TAG, or HOST/NAMESPACE/NAME@sha256:..."
-
-
-def is_digest(text: object) -> bool:
-    """Return whether a value is a digest; only SHA-256 is accepted."""
-    return isinstance(text, str) and _DIGEST.fullmatch(text) is not None
 
 
 def is_tag(text: str) -> bool:
@@ -117,65 +108,9 @@ def _invalid(text: str, reason: str) -> BadInput:
     return BadInput(printable(f"{text[:300]}: not an image reference: {reason}"), hint=_VALID)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Descriptor:
-    """Media type, digest and size in bytes of a manifest or a blob.
-
-    `platform` is as in an index: `os`, `architecture`.
-    """
-
-    media_type: str
-    digest: str
-    size: int
-    artifact_type: str = ""
-    platform: Mapping[str, str] = field(default_factory=dict)
-    annotations: Mapping[str, str] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, content: bytes, media_type: str) -> Descriptor:
-        """Return the descriptor of bytes."""
-        return cls(media_type=media_type, digest=digest_of(content), size=len(content))
-
-    @classmethod
-    def read(cls, value: object, where: str) -> Descriptor:
-        """Return the descriptor of untrusted JSON; raises `WrongContent`, which names `where`."""
-        if not isinstance(value, dict):
-            raise WrongContent(f"{where}: a descriptor is missing")
-        kind, digest, size = value.get("mediaType"), value.get("digest"), value.get("size")
-        if not is_digest(digest):
-            raise WrongContent(f"{where}: a descriptor has no sha256 digest")
-        if not isinstance(size, int) or isinstance(size, bool) or not 0 <= size < LARGEST:
-            raise WrongContent(f"{where}: the descriptor of {digest} has no size")
-        if not isinstance(kind, str) or not kind:
-            raise WrongContent(f"{where}: the descriptor of {digest} has no media type")
-        return cls(
-            media_type=kind,
-            digest=str(digest),
-            size=size,
-            artifact_type=_texts(value).get("artifactType", ""),
-            # Control characters could manipulate a terminal.
-            platform={k: v for k, v in _texts(value.get("platform")).items() if v.isprintable()},
-            annotations=_texts(value.get("annotations")),
-        )
-
-    def bare(self) -> Descriptor:
-        """Return media type, digest and size only, as in a `subject`."""
-        return Descriptor(media_type=self.media_type, digest=self.digest, size=self.size)
-
-    def as_json(self) -> dict[str, object]:
-        """Return the JSON of manifests and indexes."""
-        fields: dict[str, object] = {
-            "mediaType": self.media_type,
-            "digest": self.digest,
-            "size": self.size,
-            "artifactType": self.artifact_type,
-            "platform": dict(self.platform),
-            "annotations": dict(self.annotations),
-        }
-        return {key: value for key, value in fields.items() if value or key == "size"}
-
-
-def _texts(value: object) -> dict[str, str]:
-    if not isinstance(value, dict):
-        return {}
-    return {key: text for key, text in value.items() if isinstance(text, str)}
+def read_descriptor(value: object, where: str) -> Descriptor:
+    """Return the descriptor of untrusted JSON; raises `WrongContent`, which names `where`."""
+    try:
+        return Descriptor.read(value)
+    except ValueError as error:
+        raise WrongContent(f"{where}: {error}") from error

@@ -16,7 +16,7 @@ from urllib.parse import urlencode
 
 from urllib3 import HTTPResponse
 
-from builder.model.digests import digest_of
+from builder.model.digests import Descriptor, canonical_json, digest_of, is_digest
 from builder.model.errors import BadInput
 from builder.model.exact_json import part
 from builder.registry.connections import BodyLimits
@@ -28,15 +28,8 @@ from builder.registry.failures import (
     WrongContent,
     length_of,
 )
-from builder.registry.manifests import (
-    INDEX,
-    LARGEST_MANIFEST,
-    MANIFEST,
-    Source,
-    as_bytes,
-    descriptors,
-)
-from builder.registry.references import Descriptor, is_digest, is_tag
+from builder.registry.manifests import INDEX, LARGEST_MANIFEST, MANIFEST, Source, descriptors
+from builder.registry.references import is_tag, read_descriptor
 from builder.registry.transport import Request, Transport
 from builder.system.web import next_page, printable
 
@@ -254,11 +247,11 @@ class Repository(Source):
         that needs proof must read each manifest and check that its `subject` is the digest.
         """
         transport = self.transport
-        listed = self._listed(digest) if transport.state.lists_referrers else None
+        listed = self._listed(digest) if transport.lists_referrers else None
         if not listed:  # some registries without lists return an empty one
             entries = self._entries(digest, self._fallback(digest) or {})
             if entries and listed is None:  # the repository exists, so the registry has no lists
-                transport.state.lists_referrers = False
+                transport.lists_referrers = False
             listed = entries
         return tuple(item for item in listed if artifact_type in {"", item.artifact_type})
 
@@ -293,7 +286,7 @@ class Repository(Source):
         unlisted: dict[str, list[Descriptor]] = {}
         for content in contents:
             parsed = json.loads(content)
-            subject = Descriptor.read(parsed.get("subject"), "the attached manifest").digest
+            subject = read_descriptor(parsed.get("subject"), "the attached manifest").digest
             descriptor, noted = self.put_manifest(content, media_type)
             kind = parsed.get("artifactType") or parsed.get("config", {}).get("mediaType", "")
             notes = parsed.get("annotations") or {}
@@ -315,7 +308,7 @@ class Repository(Source):
             listed = part(index, "manifests") or []
             remaining = [entry for entry in listed if part(entry, "digest") not in digests]
             if index is not None and len(remaining) < len(listed):
-                content = as_bytes({**index, "manifests": remaining})
+                content = canonical_json({**index, "manifests": remaining})
                 self.write_manifest(content, INDEX, fallback_tag(digest))
         for manifest in digests:
             with contextlib.suppress(RegistryFailed, Transient):
@@ -338,7 +331,7 @@ class Repository(Source):
                 return
             new = {entry.digest: entry.as_json() for entry in entries if entry.digest not in listed}
             index["manifests"] = [*(part(index, "manifests") or []), *new.values()]
-            self.write_manifest(as_bytes(index), INDEX, fallback_tag(subject))
+            self.write_manifest(canonical_json(index), INDEX, fallback_tag(subject))
             now = self._fallback(subject) or {}
             if digests <= {entry.digest for entry in self._entries(subject, now)}:
                 return

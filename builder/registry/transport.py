@@ -10,6 +10,7 @@ import hashlib
 import math
 import re
 import ssl
+import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager
@@ -31,7 +32,7 @@ from builder.registry.connections import (
     speaks_tls,
     watched,
 )
-from builder.registry.credentials import Authorization, Credentials, RegistryState, Scope
+from builder.registry.credentials import Authorization, Credentials, Scope
 from builder.registry.failures import (
     Denied,
     NotFound,
@@ -90,8 +91,9 @@ class Transport:
     """Requests to one registry, from any number of threads.
 
     `plain_http` are hosts without TLS. Loopback addresses are used without TLS, too, unless the
-    server requires it. `sleep.stop` ends all requests. Clients of one repository may share a
-    `state`. `tell` receives a line for each wait. See `builder.registry.connections`.
+    server requires it. `sleep.stop` ends all requests. `lists_referrers` is false if the registry
+    is known to have no lists. `tell` receives a line for each wait. See
+    `builder.registry.connections`.
     """
 
     def __init__(
@@ -104,17 +106,17 @@ class Transport:
         tell: Callable[[str], object] = lambda _: None,
         timeout_s: tuple[float, float] = TIMEOUT_S,
         attempts: int | None = None,
-        state: RegistryState | None = None,
     ) -> None:
         self.registry, self.timeout_s, self.tell = registry, timeout_s, tell
         self._attempts = attempts
         self.sleep = Sleep()
         self._until = math.inf
-        self.state = state or RegistryState()
+        self.lists_referrers = True
+        self._base, self._base_lock = "", threading.RLock()
         self._wait = wait or self.sleep
         self._plain_http = plain_http
         self._ping = Request(method="GET", resource=f"{registry}/v2")
-        self._authorization = Authorization(registry, credentials, self._token, self.state)
+        self._authorization = Authorization(registry, credentials, self._token)
 
     def retries(self) -> Retries:
         """Return a counter of the attempts at one transfer."""
@@ -201,9 +203,9 @@ class Transport:
 
     def base(self) -> str:
         """Return the URL of the registry: `https://quay.io`."""
-        with self.state.base_lock:
-            self.state.base = self.state.base or self._find_base()
-            return self.state.base
+        with self._base_lock:
+            self._base = self._base or self._find_base()
+            return self._base
 
     def _find_base(self) -> str:
         host = _DOCKER_HUB_AT if self.registry == DOCKER_HUB else self.registry

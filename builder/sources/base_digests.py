@@ -14,7 +14,6 @@ from builder.model.site import at_mirror
 from builder.registry import (
     INDEXES,
     Credentials,
-    Descriptor,
     Reference,
     Registry,
     RegistryFailed,
@@ -22,6 +21,7 @@ from builder.registry import (
     connect,
 )
 from builder.registry.manifests import descriptors
+from builder.registry.references import read_descriptor
 from builder.system.threads import in_threads
 
 
@@ -86,7 +86,7 @@ class Registries:
                         return entry.digest
                 available = {entry.platform.get("architecture", "unknown") for entry in entries}
             else:
-                config = Descriptor.read(body.get("config"), registry.name)
+                config = read_descriptor(body.get("config"), registry.name)
                 about = registry.object_of(registry.small_blob(config), config.digest)
                 available = {str(about.get("architecture", "unknown"))}
                 if oci in available:

@@ -26,19 +26,15 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-def write_atomically(
-    file: Path, text: str, *, errors: str = "strict", durable: bool = False
-) -> None:
-    """Write a file atomically, even beside other writers: readers see the old or the new text.
+@contextlib.contextmanager
+def replacing(file: Path, *, durable: bool = False) -> Iterator[Path]:
+    """Yield the path of a new file that becomes `file` at the end: readers see the old or the new.
 
-    `errors` is that of `str.encode`, for text that is not valid Unicode. A power failure may bring
-    the old file back, unless the write is `durable`; then a missing folder is made, too.
+    A power failure may bring the old file back, unless it is `durable`.
     """
-    if durable:
-        file.parent.mkdir(parents=True, exist_ok=True)
     partial = file.with_name(f".{os.urandom(12).hex()}.partial")  # a longer name could be too long
     try:
-        partial.write_text(text, encoding="utf-8", errors=errors)
+        yield partial
         if durable:
             fsync(partial)
         partial.replace(file)
@@ -46,6 +42,20 @@ def write_atomically(
             fsync(file.parent)
     finally:
         partial.unlink(missing_ok=True)
+
+
+def write_atomically(
+    file: Path, text: str, *, errors: str = "strict", durable: bool = False
+) -> None:
+    """Write a file atomically, even beside other writers (`replacing`).
+
+    `errors` is that of `str.encode`, for text that is not valid Unicode. A `durable` write makes a
+    missing folder, too.
+    """
+    if durable:
+        file.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(file, durable=durable) as partial:
+        partial.write_text(text, encoding="utf-8", errors=errors)
 
 
 def writable_folder(folder: Path) -> None:

@@ -50,26 +50,6 @@ def locked(
             path.unlink(missing_ok=True)
 
 
-class SharedLock:
-    """A lock in a folder that is held shared with others, or exclusively."""
-
-    def __init__(self, file: IO[str]) -> None:
-        self._file = file
-
-    @contextlib.contextmanager
-    def try_exclusive(self) -> Iterator[bool]:
-        """Hold the lock exclusively if no one else holds it; yield whether it is exclusive.
-
-        Only between units of work: another holder may be exclusive just before or after it.
-        """
-        if alone := _try(self._file, fcntl.LOCK_EX):
-            _sign(self._file)
-        try:
-            yield alone
-        finally:
-            fcntl.flock(self._file, fcntl.LOCK_SH)
-
-
 @contextlib.contextmanager
 def shared_lock(
     folder: Path,
@@ -77,11 +57,25 @@ def shared_lock(
     *,
     waiting: Callable[[str], object] = lambda _: None,
     stopped: Callable[[], bool] = lambda: False,
-) -> Iterator[SharedLock]:
+) -> Iterator[IO[str]]:
     """Hold a shared lock; wait while another holds it exclusively, whom `waiting` gets."""
     with _opened(folder, name) as file:
         _take(file, fcntl.LOCK_SH, waiting, stopped)
-        yield SharedLock(file)
+        yield file
+
+
+@contextlib.contextmanager
+def try_exclusive(lock: IO[str]) -> Iterator[bool]:
+    """Hold a shared lock exclusively if no one else holds it; yield whether it is exclusive.
+
+    Only between units of work: another holder may be exclusive just before or after it.
+    """
+    if alone := _try(lock, fcntl.LOCK_EX):
+        _sign(lock)
+    try:
+        yield alone
+    finally:
+        fcntl.flock(lock, fcntl.LOCK_SH)
 
 
 @contextlib.contextmanager

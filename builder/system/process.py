@@ -58,6 +58,11 @@ class Completed:
     timed_out: bool = False
     waiting: tuple[str, ...] = ()
 
+    @property
+    def waited_for(self) -> str:
+        """The processes that a command waited for at its timeout, as the end of a message."""
+        return f"; it was waiting for: {', '.join(self.waiting)}" if self.waiting else ""
+
 
 class Processes:
     """Starts subprocesses, and can end all that are still running.

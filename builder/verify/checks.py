@@ -12,7 +12,7 @@ from pathlib import Path
 from builder.artifacts.manifests import read_manifest
 from builder.build.engines import Tools
 from builder.model import FAILED, PASSED, SKIPPED, Outcome, agreement
-from builder.model.errors import BadInput, StepFailed, counted
+from builder.model.errors import BadInput, StepFailed, counted, suggestion
 from builder.model.manifest import AskedRanks, InImageCheck, Manifest, ProvenImage
 from builder.model.measurement import HostFacts
 from builder.model.package_indices import days_behind
@@ -127,8 +127,6 @@ def failures_of(record: ProvenImage, folder: Path, *, silent: bool = True) -> li
 
 def output_in(folder: Path, check: str) -> str:
     """Return the outcome of a check in each run of the image in a folder, and what it printed."""
-    from difflib import get_close_matches  # noqa: PLC0415 - only a mistake needs it
-
     record = read_manifest(folder)
     if record is None:
         raise BadInput(f"{folder.name} was not verified yet: no check has run")
@@ -140,8 +138,7 @@ def output_in(folder: Path, check: str) -> str:
                 lines += each.output.splitlines()
     if not lines:
         known = sorted({each.check for outcomes in record.checks.values() for each in outcomes})
-        close = get_close_matches(check, known)
-        guess = f"did you mean {close[0]}? " if close else ""
+        guess = suggestion(check, known)
         raise BadInput(f"unknown check: {check}", hint=f"{guess}checks: {', '.join(known)}")
     return "\n".join(lines)
 
@@ -191,8 +188,7 @@ def _result(check: InImageCheck, done: Completed) -> tuple[str, str]:
     last = last_line(done.stdout)
     shown = f"its last line: {last or 'none'}"
     if done.timed_out:
-        waiting = f"; it was waiting for: {', '.join(done.waiting)}" if done.waiting else ""
-        return FAILED, f"no result after {check.timeout_s} s; {shown}{waiting}"
+        return FAILED, f"no result after {check.timeout_s} s; {shown}{done.waited_for}"
     if done.returncode not in {0, SKIP_STATUS}:
         message = last_message(done.stdout) or last_message(done.stderr) or last
         if name := _signal(done.returncode):

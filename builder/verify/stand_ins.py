@@ -13,7 +13,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from builder.build.at_work import at_work
-from builder.build.engines.protocol import shortened
 from builder.build.run import BuildSettings, build_dockerfile
 from builder.build.stages import RunStages, stage_alone
 from builder.build.workspace import remove, stored_sources, write_spec
@@ -22,7 +21,7 @@ from builder.compile.spec import base_archive, block_faults
 from builder.load.project import load_project
 from builder.model import BaseImage, PlannedImage, Spec
 from builder.model.cells import rehearsal_tag
-from builder.model.errors import StepFailed
+from builder.model.errors import StepFailed, shortened
 from builder.model.inputs import base_name
 from builder.model.versions import version_order
 from builder.system.locks import locked
@@ -145,7 +144,8 @@ class StandIn:
         Raises `StepFailed`.
         """
         run, image, log = self.stages.run, self.image, Path(self.log)
-        run.progress.step(image.identifier, f"on {self.name}: {shortened(text, _SHOWN)}")
+        line = shortened(" ".join(text.split()), _SHOWN)
+        run.progress.step(image.identifier, f"on {self.name}: {line}")
         step = f"FROM {stage} AS {_STEP}\n{text}\n"
         alone = stage_alone(step, _STEP, self.tags, native=self.stages.native_of(image))
         (self.context / "Dockerfile").write_text(alone)

@@ -15,9 +15,9 @@ from real_registry import RealRegistry, real_registry
 
 from builder.distribute.bundle import INPUTS, ArchiveContents, write_archive
 from builder.distribute.bundle.inputs import Inputs, add_build, input_file
+from builder.model.digests import Descriptor
 from builder.registry.manifests import BASE, PROJECT, SOURCES
 from builder.sources.journals import Journals, ServedFile
-from builder.trust.proof.attachments import BlobDescriptor
 from builder.trust.proof.attestations import proofs
 from builder.trust.proof.keys import private_key
 
@@ -127,7 +127,7 @@ def archive_of(kind: str, folder: Path, pair: Pair) -> Path:
     big.write_bytes(data)
     inputs = inputs_of(kind, big)
     index = inputs.add_index()
-    named = BlobDescriptor(media_type=index.media_type, digest=index.digest, size=index.size)
+    named = Descriptor(media_type=index.media_type, digest=index.digest, size=index.size)
     key = private_key(str(pair.private), SIGNING)
     made = proofs(named, (), key, reference="inputs", created="2026-11-01T00:00:00Z")
     inputs.contents.add_attached(INPUTS, made)

@@ -131,7 +131,7 @@ def test_a_token_that_is_refused_while_a_blob_is_sent_is_renewed(
 
     def begun(upload: blobs._Upload) -> None:
         begin(upload)
-        known = upload.registry.transport.state.authorizations
+        known = upload.registry.transport._authorization._known
         spoilt.update(known)
         known.update(dict.fromkeys(known, "Bearer over"))
 

@@ -17,14 +17,14 @@ from published import attached, repository
 from publishing import write_image
 from real_registry import real_registry
 
-from builder.model.digests import digest_of
+from builder.model.digests import Descriptor, digest_of
 from builder.model.errors import StepFailed
 from builder.model.predicates import CYCLONEDX, SLSA, TEST_RESULT
 from builder.registry import MANIFEST, Registry
 from builder.system.home import Home
 from builder.system.process import Processes
 from builder.trust.proof import statements
-from builder.trust.proof.attachments import BlobDescriptor, ProofManifest, VerifiedProof
+from builder.trust.proof.attachments import ProofManifest, VerifiedProof
 from builder.trust.proof.attestations import merged, proofs
 from builder.trust.proof.cosign import CosignSigner, keyless_attestations, signer_of
 from builder.trust.proof.keys import PrivateKey, Signer, private_key, public_key
@@ -101,7 +101,7 @@ class Image:
 
     registry: Registry
     name: str
-    image: BlobDescriptor
+    image: Descriptor
     folder: Path
 
     @property
@@ -161,7 +161,7 @@ def image(host: str, request: pytest.FixtureRequest, tmp_path: Path) -> Image:
     name = str(abs(hash(request.node.name)))
     registry = repository(host, name)
     written = write_image(registry, "ppc64le")
-    descriptor = BlobDescriptor(media_type=MANIFEST, digest=written["digest"], size=written["size"])
+    descriptor = Descriptor(media_type=MANIFEST, digest=written["digest"], size=written["size"])
     return Image(registry=registry, name=f"{host}/site/{name}", image=descriptor, folder=tmp_path)
 
 

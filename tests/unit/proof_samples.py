@@ -11,11 +11,10 @@ from typing import Any
 
 from samples import ROOT, private_file
 
-from builder.model.digests import digest_of
+from builder.model.digests import Descriptor, digest_of
 from builder.model.predicates import TEST_RESULT
 from builder.trust.proof.attachments import (
     MANIFEST,
-    BlobDescriptor,
     ProofManifest,
     VerifiedProof,
     VerifiedStatement,
@@ -30,7 +29,7 @@ PASSWORD = "correct horse"
 NOW = dt.datetime(2026, 11, 21, 12, tzinfo=dt.timezone.utc)
 CREATED = "2026-11-21T11:00:00Z"
 REFERENCE = "registry.example.org/site/hpc-base"
-IMAGE = BlobDescriptor(media_type=MANIFEST, digest=digest_of(b"an image"), size=1234)
+IMAGE = Descriptor(media_type=MANIFEST, digest=digest_of(b"an image"), size=1234)
 OTHER = digest_of(b"another image")
 RESULT = {
     "result": "PASSED",
@@ -74,7 +73,7 @@ def evidence(digest: str = IMAGE.digest, **changes: Any) -> bytes:
 
 
 def attached(
-    *statements: bytes, key: PrivateKey | None = None, image: BlobDescriptor = IMAGE
+    *statements: bytes, key: PrivateKey | None = None, image: Descriptor = IMAGE
 ) -> tuple[ProofManifest, ...]:
     return proofs(image, statements, key or our_key(), reference=REFERENCE, created=CREATED)
 

@@ -13,7 +13,7 @@ from builder.compile import lint
 from builder.compile.lint import linters
 from builder.distribute.pull import folders, images, members, proof, receipts, remote_image
 from builder.distribute.pull.streams import LIMITS
-from builder.model import exact_json
+from builder.model import digests, exact_json
 from builder.model.errors import Refused
 from builder.model.package_indices import MOST_BYTES
 from builder.registry import (
@@ -22,7 +22,6 @@ from builder.registry import (
     credentials,
     failures,
     manifests,
-    references,
     repository,
     transport,
 )
@@ -180,7 +179,7 @@ def test_what_is_read_of_registries_and_how_long_it_is_waited_for() -> None:
     assert (connections._MOST_IDLE, transport.TIMEOUT_S, transport._REDIRECTS) == (16, (10, 60), 5)
     assert (transport._SMALL, transport._LARGEST_TOKEN) == (64 * KIB, MIB)
     assert (repository._MOST_PAGES, repository._MOST_REFERRERS) == (1000, 1000)
-    assert references.LARGEST == MIB * GIB
+    assert digests.LARGEST == MIB * GIB
     assert (blobs._READ, blobs._PART, blobs._PIECE) == (64 * KIB, 32 * MIB, MIB)
     assert (failures._LONGEST_ERROR, failures._LONGEST_CODE) == (64 * KIB, 80)
     assert (failures.ATTEMPTS, failures.LEAST_GAIN, failures._MOST) == (5, 64 * KIB, 40)

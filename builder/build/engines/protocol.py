@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 from builder.build.base_store import StoredBase
 from builder.model import PlannedImage
 from builder.model.cells import image_tag
-from builder.model.errors import BuildStep, MissingPrerequisite, StepFailed
+from builder.model.errors import BuildStep, MissingPrerequisite, StepFailed, shortened
 from builder.model.package_indices import IndexState
 from builder.model.versions import first_version
 from builder.sources.journals import Journals, as_build, build_id, pip_as_build
@@ -268,17 +268,12 @@ class Instructions:
             number=max(1, [*self._begun.values()].count(self._current)),
             layer=self._layer,
         )
+        step_line = " ".join(self._current.split())
         return StepFailed(
-            f"the build failed at: {shortened(self._current) or 'its start'}",
+            f"the build failed at: {shortened(step_line, 300) or 'its start'}",
             tail=self._output or error.tail,
             first_error=self._first_error if self._after_error >= TAIL_LINES else (),
             log=error.log,
             hint=f"all output: build-images logs {image}",
             step=step if self._current else None,
         )
-
-
-def shortened(text: str, limit: int = 300) -> str:
-    """Return one line of at most `limit` characters."""
-    line = " ".join(text.split())
-    return line if len(line) <= limit else f"{line[: limit - 4]} ..."

@@ -26,9 +26,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from builder.artifacts import oci
-from builder.build.engines.protocol import shortened
 from builder.model.architectures import ARCHITECTURES
-from builder.model.errors import BuildImagesError
+from builder.model.errors import BuildImagesError, shortened
 from builder.model.exact_json import part
 from builder.system.files import as_root_of_own, remove_tree
 from builder.system.process import Processes

@@ -6,7 +6,7 @@ import posixpath
 import re
 from collections.abc import Iterator
 
-from builder.compile.lint.findings import ERROR, WARNING, Hit, hit, rule, shortened
+from builder.compile.lint.findings import ERROR, WARNING, Hit, hit, rule
 from builder.compile.lint.reading import (
     ARGUMENT,
     COPY,
@@ -24,6 +24,7 @@ from builder.compile.lint.reading import (
     words_of,
 )
 from builder.model.cells import OWN
+from builder.model.errors import shortened
 
 _TOKENS = {
     arch: re.compile(rf"(?<![A-Za-z0-9])(?:{pattern})(?![A-Za-z0-9])", re.IGNORECASE)

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import NamedTuple
 
 from builder.compile.lint.reading import HOST, SHELL, TABLES, Reading, SpecCommand
-from builder.model.errors import counted
+from builder.model.errors import counted, shortened
 
 ERROR, WARNING = "error", "warning"
 
@@ -155,11 +155,6 @@ class LintReport:
             "missing": list(self.missing),
             "findings": [asdict(finding) for finding in self.findings],
         }
-
-
-def shortened(text: str, limit: int = 100) -> str:
-    """Return a command as quoted in messages, with at most `limit` characters."""
-    return text if len(text) <= limit else f"{text[: limit - 3]}..."
 
 
 RULES += [_rule_on_commands(**row) for row in TABLES["rules"]]

@@ -12,7 +12,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 
-from builder.compile.lint.findings import ERROR, WARNING, Hit, hit, rule, shortened
+from builder.compile.lint.findings import ERROR, WARNING, Hit, hit, rule
 from builder.compile.lint.reading import (
     COPY,
     DEFINITION,
@@ -29,6 +29,7 @@ from builder.compile.lint.reading import (
     logical_lines,
     words_of,
 )
+from builder.model.errors import shortened
 
 # Only definitions need these commands: a Dockerfile has the base's variables anyway, and its RUN
 # begins in the working directory; a %post begins where the previous one ended.

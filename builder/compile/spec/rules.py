@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from builder.compile.spec import catalogue
 from builder.compile.spec.catalogue import Block, block_notes, block_of, notes_on
 from builder.model import DEVELOPMENT, TOOLKITS, BlockUse
-from builder.model.errors import Fault
+from builder.model.errors import Fault, suggestion
 from builder.model.inputs import LOCAL_SOURCE
 from builder.model.versions import version_order
 
@@ -60,11 +60,8 @@ def rendered_faults(use: BlockUse) -> list[Fault]:
 def _unknown(
     use: BlockUse, kind: str, name: str, names: Iterable[str], argument: str = ""
 ) -> Fault:
-    from difflib import get_close_matches  # noqa: PLC0415 - only a mistake needs it
-
     names = sorted(names)
-    close = get_close_matches(name, names, n=1)
-    guess = f'; did you mean "{close[0]}"?' if close else ""
+    guess = suggestion(name, names, '; did you mean "{}"?')
     return fault(use, f'unknown {kind} "{name}"{guess}', f"valid: {', '.join(names)}", argument)
 
 

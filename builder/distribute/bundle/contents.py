@@ -21,10 +21,10 @@ from builder.distribute.publish.mirror import Mirrored
 from builder.distribute.publish.proof import Prove
 from builder.distribute.publish.publisher import file_manifests, index_of
 from builder.distribute.publish.releases import ReadyRelease
-from builder.model.digests import HashedWriter
+from builder.model.digests import HashedWriter, canonical_json
 from builder.model.errors import BadInput, MissingPrerequisite
 from builder.registry import INDEX, INDEXES, MANIFEST, Descriptor, Source, WrongContent
-from builder.registry.manifests import EMPTY, EMPTY_CONTENT, as_bytes, json_object
+from builder.registry.manifests import EMPTY, EMPTY_CONTENT, json_object
 from builder.system.files import unnamed
 from builder.system.locks import is_at
 from builder.trust.proof.attachments import ProofManifest
@@ -120,7 +120,7 @@ class ArchiveContents:
 
     def index(self) -> bytes:
         """Return the bytes of `index.json`."""
-        return as_bytes(
+        return canonical_json(
             {
                 "schemaVersion": 2,
                 "mediaType": INDEX,

@@ -37,6 +37,7 @@ from builder.registry.manifests import (
     descriptors,
 )
 from builder.sources.journals import ANSWERS, Journals, ServedFile, is_build_id, is_file
+from builder.system.files import replacing
 from builder.system.home import Home
 from builder.system.locks import locked
 
@@ -259,10 +260,6 @@ def _bring(repository: BundledRepository, blob: Descriptor, target: Path) -> Non
     if _holds(target, blob):
         return
     target.parent.mkdir(parents=True, exist_ok=True)
-    partial = target.with_name(f".{target.name}.partial")
-    try:
+    with replacing(target) as partial:
         repository.read_blob(blob, partial)
         partial.chmod(0o644)
-        partial.replace(target)
-    finally:
-        partial.unlink(missing_ok=True)

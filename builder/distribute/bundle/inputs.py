@@ -24,7 +24,7 @@ from builder.distribute.bundle.layout import BundledRepository
 from builder.distribute.publish.releases import ReadyImage
 from builder.model.architectures import ARCHITECTURES
 from builder.model.cells import image_tag, stage_tag
-from builder.model.digests import sha256_of_file
+from builder.model.digests import canonical_json, sha256_of_file
 from builder.model.errors import BadInput, MissingPrerequisite, counted
 from builder.model.manifest import UsedBase
 from builder.model.records import write
@@ -38,7 +38,6 @@ from builder.registry.manifests import (
     REGISTRY_BASE,
     SOURCES,
     TITLE,
-    as_bytes,
     blobs_of,
     descriptors,
 )
@@ -219,10 +218,10 @@ class Inputs:
         """Add the manifests of all inputs; return their index, which is to be signed."""
         manifests = [self._manifest(entry) for kind in _KINDS for entry in self.of_kind(kind)]
         index = {"schemaVersion": 2, "mediaType": INDEX, "manifests": manifests}
-        return self.contents.list_manifest(as_bytes(index), INDEX, INPUTS, [TAG])
+        return self.contents.list_manifest(canonical_json(index), INDEX, INPUTS, [TAG])
 
     def _manifest(self, entry: Input) -> dict[str, object]:
-        document = as_bytes(entry.about)
+        document = canonical_json(entry.about)
         config = Descriptor.of(document, f"{entry.kind}+json")
         self.contents.add_blob(config, document)
         layers = []
@@ -236,7 +235,7 @@ class Inputs:
             "config": config.as_json(),
             "layers": layers,
         }
-        descriptor = self.contents.add_manifest(as_bytes(manifest))
+        descriptor = self.contents.add_manifest(canonical_json(manifest))
         return replace(descriptor, artifact_type=entry.kind).as_json()
 
 

@@ -18,10 +18,11 @@ from builder.distribute.bundle.archive import (
     Archive,
     open_archive,
 )
+from builder.model.digests import is_digest
 from builder.model.errors import BadInput
 from builder.registry import INDEXES, Descriptor, NotFound, Source, WrongContent
 from builder.registry.manifests import LARGEST_MANIFEST, blobs_of, descriptors, json_object
-from builder.registry.references import is_digest, is_repository, is_tag
+from builder.registry.references import is_repository, is_tag, read_descriptor
 from builder.system.files import discard
 from builder.system.web import printable
 
@@ -131,7 +132,7 @@ def opened(path: Path) -> Bundle:
     known: dict[str, tuple[str, str]] = {}
     listed: dict[tuple[str, str], Listed] = {}
     for entry in entries:
-        descriptor = Descriptor.read(entry, f"{path}: {INDEX_FILE}")
+        descriptor = read_descriptor(entry, f"{path}: {INDEX_FILE}")
         repository, tag = _place(archive, descriptor)
         kind, subject = _checked(archive, descriptor, known)
         key = repository, tag or descriptor.digest
@@ -184,5 +185,5 @@ def _checked(
     for below in descriptors(manifest, "manifests", digest):
         _checked(archive, below, known, depth + 1)
     kind, subject = str(manifest.get("artifactType") or ""), manifest.get("subject")
-    known[digest] = kind, Descriptor.read(subject, digest).digest if subject else ""
+    known[digest] = kind, read_descriptor(subject, digest).digest if subject else ""
     return known[digest]

@@ -29,7 +29,7 @@ from builder.registry.failures import Transient
 from builder.registry.manifests import CYCLONEDX, EMPTY_CONTENT, STATEMENT, referrer
 from builder.system.home import Home
 from builder.system.process import Processes
-from builder.trust.proof.attachments import BlobDescriptor, ProofManifest
+from builder.trust.proof.attachments import ProofManifest
 from builder.trust.proof.attestations import attestations, merged, proofs
 from builder.trust.proof.cosign import KEYLESS, PKCS11, keyless_attestations, signer_of
 from builder.trust.proof.existing import ExistingProof
@@ -83,15 +83,14 @@ def _signing(key: str, processes: Processes, *, signs_image: bool) -> Attest:
     def attest(
         registry: Source, image: Descriptor, statements: Sequence[bytes], created: str
     ) -> tuple[ProofManifest, ...]:
-        subject = BlobDescriptor(media_type=image.media_type, digest=image.digest, size=image.size)
         if signer is None:
             signature = (signature_statement(image.digest),) if signs_image else ()
             own = (*signature, *statements)
-            return keyless_attestations(subject, own, processes, created=created, path=path)
+            return keyless_attestations(image, own, processes, created=created, path=path)
         make: Callable[..., tuple[ProofManifest, ...]] = partial(attestations, created=created)
         if signs_image:
             make = partial(proofs, reference=registry.name, created=created)
-        return _new_attachments(partial(make, subject), registry, image, statements, signer)
+        return _new_attachments(partial(make, image), registry, image, statements, signer)
 
     return attest
 

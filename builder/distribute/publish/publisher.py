@@ -14,7 +14,7 @@ from typing import Generic, Protocol, TypeVar
 
 from builder.distribute.publish.proof import AttachedProof, Prove, attach, is_settled
 from builder.distribute.publish.releases import ReadyImage, ReadyRelease
-from builder.model.digests import digest_of
+from builder.model.digests import canonical_json, digest_of
 from builder.registry import Descriptor, NotFound, Registry, RegistryFailed, Source
 from builder.registry.manifests import (
     ARTIFACT_TYPES,
@@ -23,7 +23,6 @@ from builder.registry.manifests import (
     INDEX,
     MANIFEST,
     TITLE,
-    as_bytes,
     descriptors,
     json_object,
     referrer,
@@ -237,7 +236,7 @@ def index_of(release: ReadyRelease) -> bytes:
         for name, text in first.items()
         if name.startswith(_ABOUT) and all(other.get(name) == text for other in others)
     }
-    return as_bytes(
+    return canonical_json(
         {
             "schemaVersion": 2,
             "mediaType": INDEX,

@@ -29,12 +29,13 @@ from builder.model import (
 )
 from builder.model.agreement import faults_of, required_checks
 from builder.model.architectures import ARCHITECTURES
+from builder.model.digests import Descriptor
 from builder.model.errors import BadInput, Fault, Refused, StepFailed, counted
 from builder.model.manifest import FILES, Manifest, required_runs
 from builder.model.predicates import STATEMENT, TEST_RESULT, TestLists, result_of
 from builder.model.site import PROJECT, layer_of
 from builder.registry.manifests import MANIFEST
-from builder.registry.references import Descriptor
+from builder.registry.references import read_descriptor
 from builder.system.files import read_bound
 from builder.verify.targets import harness_digests, harness_of
 
@@ -169,7 +170,7 @@ def _image(image: PlannedImage, folder: Path) -> tuple[Descriptor, bytes, tuple[
         raise StepFailed(f"its config is for {layout.architecture}")
     content = blob_path(layout.path, layout.digest).read_bytes()
     parsed = json.loads(content)
-    descriptors = [Descriptor.read(entry, "it") for entry in (parsed["config"], *parsed["layers"])]
+    descriptors = [read_descriptor(entry, "it") for entry in (parsed["config"], *parsed["layers"])]
     blobs = tuple(_blob(blob, blob_path(layout.path, blob.digest)) for blob in descriptors)
     platform = {"os": "linux", "architecture": architecture}
     descriptor = Descriptor(

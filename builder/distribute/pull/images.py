@@ -26,7 +26,7 @@ from builder.distribute.pull.request import Judged, NotProven, PullRequest, look
 from builder.model.agreement import WORST_LAST
 from builder.model.manifest import packages_of
 from builder.model.records import write
-from builder.registry import Credentials, RegistryState, connect
+from builder.registry import Credentials, Registry, connect
 from builder.registry.manifests import ARTIFACT_TYPES
 from builder.system.orphans import Daemons
 from builder.system.process import Processes
@@ -111,17 +111,16 @@ class Puller:
         self._plain_http, self._say = plain_http, say
         self._processes = Processes()
         self._credentials = Credentials(processes=self._processes)
-        self._states: dict[str, RegistryState] = {}
+        self._registries: dict[str, Registry] = {}
 
     def judged(self, request: PullRequest) -> Judged:
         """Find an image, and judge it; nothing is fetched or written."""
-        registry = connect(
-            request.reference,
-            self._credentials,
-            plain_http=self._plain_http,
-            tell=self._say,
-            state=self._states.setdefault(request.reference.name, RegistryState()),
-        )
+        name = request.reference.name
+        if name not in self._registries:
+            self._registries[name] = connect(
+                request.reference, self._credentials, plain_http=self._plain_http, tell=self._say
+            )
+        registry = self._registries[name]
         with registry.transport.time_limit(_LOOK_S):
             # In a thread, as resolving a host's name delays Ctrl-C.
             future = Daemons(1).begin(partial(look, request, registry))

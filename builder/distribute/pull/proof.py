@@ -14,14 +14,7 @@ from builder.registry.manifests import ARTIFACT_TYPES
 from builder.system.threads import in_threads
 from builder.trust.policy.predicates import proof_of
 from builder.trust.policy.records import OTHER, SIGNATURE, Claim
-from builder.trust.proof.attachments import (
-    MAX_CLAIMS,
-    BlobDescriptor,
-    ProofManifest,
-    Unusable,
-    embedded,
-    layers_of,
-)
+from builder.trust.proof.attachments import MAX_CLAIMS, ProofManifest, Unusable, embedded, layers_of
 from builder.trust.proof.attestations import attestation_tag, signature_tag
 from builder.trust.proof.verification import Trusted, verified
 
@@ -142,18 +135,15 @@ class _ProofReader:
             known, layers = embedded(manifest), layers_of(manifest)
             self._count(place, claims=len(layers))
             for layer in layers:
-                blobs[layer.digest] = known.get(layer.digest) or self._blob(layer)
-                self._count(place, size=len(blobs[layer.digest]))
+                blob = known.get(layer.digest) or self.source.small_blob(layer, _LARGEST)
+                blobs[layer.digest] = blob
+                self._count(place, size=len(blob))
         except NotFound as error:
             fault = f"is missing ({error})"
             return None if place.tag else Claim(kind=OTHER, fault=fault, digest=place.source)
         except (WrongContent, Unusable) as error:
             return Claim(kind=OTHER, fault=f"is damaged ({error})", digest=place.source)
         return ProofManifest(manifest=manifest, blobs=blobs, tag=place.tag)
-
-    def _blob(self, layer: BlobDescriptor) -> bytes:
-        blob = Descriptor(media_type=layer.media_type, digest=layer.digest, size=layer.size)
-        return self.source.small_blob(blob, _LARGEST)
 
     def _count(self, place: _Place, *, claims: int = 0, size: int = 0) -> None:
         """Count claims and bytes; raise `Refused` for too many: unread proof may be a failure."""

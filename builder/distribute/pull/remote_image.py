@@ -18,6 +18,7 @@ from builder.model.errors import BadInput, Refused
 from builder.model.exact_json import part, time_of
 from builder.registry import INDEX, MANIFEST, Descriptor, NotFound, Source, WrongContent, is_digest
 from builder.registry.manifests import ARTIFACT_TYPES
+from builder.registry.references import read_descriptor
 from builder.trust.policy.records import UNKNOWN, YES, Contract, Image, PulledFor
 
 CREATED = "org.opencontainers.image.created"
@@ -61,7 +62,7 @@ def find(source: Source, target: str, arch: str) -> RemoteImage:
     where = f"{source.name}@{manifest.digest}"
     if manifest.media_type != MANIFEST:
         raise Refused(f"{where}: not an OCI image, but {shown(manifest.media_type)}")
-    config_descriptor = Descriptor.read(document.get("config"), where)
+    config_descriptor = read_descriptor(document.get("config"), where)
     layers = tuple(_listed(document, "layers", where))
     config = source.small_blob(config_descriptor, _CONFIG_LIMIT)
     try:
@@ -106,7 +107,7 @@ def _listed(document: Mapping[str, object], key: str, where: str) -> list[Descri
     entries = document.get(key)
     if not isinstance(entries, list) or len(entries) > LIMITS.layers:
         raise Refused(f"{where}: list of {key} missing, or longer than {LIMITS.layers}")
-    return [Descriptor.read(entry, where) for entry in entries]
+    return [read_descriptor(entry, where) for entry in entries]
 
 
 def _of_architecture(index: Mapping[str, object], arch: str, where: str) -> Descriptor:
@@ -152,7 +153,7 @@ def published(source: Source, digest: str, artifact_format: str) -> tuple[Descri
             _, document = source.document(referrer)
             if (document.get("subject") or {}).get("digest") == digest:
                 [layer] = document["layers"]
-                file = Descriptor.read(layer, source.name)
+                file = read_descriptor(layer, source.name)
                 files.setdefault(file.digest, file)
     return tuple(file for file in files.values() if file.media_type == kind)
 

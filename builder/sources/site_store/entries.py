@@ -17,7 +17,7 @@ from typing import Protocol, TypeVar
 
 import zstandard
 
-from builder.model.digests import digest_of, digest_of_file
+from builder.model.digests import canonical_json, digest_of, digest_of_file
 from builder.model.errors import (
     BuildImagesError,
     Interrupted,
@@ -38,7 +38,6 @@ from builder.registry.manifests import (
     EMPTY_CONTENT,
     LARGEST_MANIFEST,
     TITLE,
-    as_bytes,
     descriptors,
     json_object,
 )
@@ -345,7 +344,7 @@ def _is_complete(place: StorePlace, files: Iterable[EntryFile]) -> bool:
 
 def _manifest(files: Iterable[EntryFile], title: str) -> bytes:
     now = dt.datetime.now(tz=dt.timezone.utc).isoformat(timespec="seconds")
-    return as_bytes(
+    return canonical_json(
         {
             "schemaVersion": 2,
             "mediaType": MANIFEST,

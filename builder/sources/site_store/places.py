@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import os
 import stat
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from http import HTTPStatus
 from pathlib import Path
 
-from builder.model.digests import HashedWriter
+from builder.model.digests import HashedWriter, canonical_json
 from builder.model.errors import BuildImagesError, Interrupted
 from builder.registry import (
     MANIFEST,
@@ -31,14 +30,9 @@ from builder.registry import (
     connect,
     is_digest,
 )
-from builder.registry.manifests import (
-    EMPTY_CONTENT,
-    LARGEST_MANIFEST,
-    as_bytes,
-    descriptors,
-    json_object,
-)
-from builder.system.files import fsync, note_use, read_regular
+from builder.registry.manifests import EMPTY_CONTENT, LARGEST_MANIFEST, descriptors, json_object
+from builder.registry.references import read_descriptor
+from builder.system.files import note_use, read_regular, replacing
 from builder.system.process import Processes
 
 _LAYOUT: Mapping[str, object] = {
@@ -66,7 +60,7 @@ class FolderStore:
                 path = self._blob_folder / tag.removeprefix("sha256:")
                 return read_regular(path, LARGEST_MANIFEST)
             content = read_regular(path, LARGEST_MANIFEST)
-            manifest = Descriptor.read(json_object(content, str(path)), str(path))
+            manifest = read_descriptor(json_object(content, str(path)), str(path))
             return read_regular(self._blob(manifest), LARGEST_MANIFEST)
         except FileNotFoundError:
             return None
@@ -99,11 +93,11 @@ class FolderStore:
     def set_tag(self, tag: str, manifest: bytes) -> None:
         for name, value in _LAYOUT.items():
             if not (self._folder / name).exists():
-                self._add(self._folder / name, as_bytes(value))
+                self._add(self._folder / name, canonical_json(value))
         descriptor = Descriptor.of(manifest, MANIFEST)
         self._add(self._blob(descriptor), manifest)
         if tag:
-            self._add(self._folder / "tags" / tag, as_bytes(descriptor.as_json()))
+            self._add(self._folder / "tags" / tag, canonical_json(descriptor.as_json()))
 
     def note_use(self, tag: str) -> None:
         if not is_digest(tag):
@@ -162,18 +156,12 @@ class FolderStore:
     def _add(self, path: Path, content: Path | bytes) -> None:
         """Write a file, and give it its name once it is complete and on disk."""
         self._make(path.parent)
-        partial = path.with_name(f".{os.urandom(12).hex()}.partial")
-        try:
+        with replacing(path, durable=True) as partial:
             if isinstance(content, bytes):
                 partial.write_bytes(content)
             else:
                 self._copy(content, partial)
             partial.chmod(stat.S_IMODE(self._folder.stat().st_mode) & 0o666)
-            fsync(partial)
-            partial.replace(path)
-            fsync(path.parent)
-        finally:
-            partial.unlink(missing_ok=True)
 
     def _make(self, folder: Path) -> None:
         if folder.is_dir():

@@ -22,6 +22,7 @@ from builder.model.predicates import (
     TestResult,
     capabilities_of,
     result_of,
+    subjects_of,
 )
 from builder.model.records import read
 from builder.trust.policy.records import (
@@ -48,7 +49,7 @@ def proof_of(statement: Mapping[str, object], *, key: str, digest: str) -> Claim
     """Return the content of a signed statement; `key` is the policy's name for the key."""
     kind = TYPES.get(str(statement.get("predicateType")).split("/v1.")[0], OTHER)
     try:
-        subjects = tuple(digest for _, digest in _subjects(statement))
+        subjects = tuple(digest for _, digest in subjects_of(statement))
         content = _content(kind, statement)
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         fault = f"is malformed ({type(error).__name__}: {error})"
@@ -123,7 +124,7 @@ def _tree(statement: Mapping[str, object]) -> str:
     """Return the tree digest of all formats; empty if they differ."""
     trees = [
         digest
-        for name, digest in _subjects(statement)
+        for name, digest in subjects_of(statement)
         if name.count("/") == 1 and name.endswith("/tree")
     ]
     return trees[0] if len(trees) == 1 else ""
@@ -202,14 +203,6 @@ def _licences(component: Mapping[str, object]) -> Iterator[str]:
         if "expression" not in entry:  # a name may contain such a word: also as it is
             parts.insert(0, name)
         yield from dict.fromkeys(filter(None, parts))
-
-
-def _subjects(statement: Mapping[str, object]) -> list[tuple[str, str]]:
-    """Return the names and digests, `sha256:…`, of the subjects."""
-    return [
-        (str(subject.get("name", "")), f"sha256:{subject['digest']['sha256']}")
-        for subject in member(statement, "subject")
-    ]
 
 
 def _texts(value: object) -> Iterator[str]:

@@ -8,13 +8,11 @@ from __future__ import annotations
 import base64
 import contextlib
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from builder.model.digests import digest_of
+from builder.model.digests import Descriptor, digest_of
 from builder.model.exact_json import parsed, part
-from builder.model.records import named, optional, read, write
 
 MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 CONFIG = "application/vnd.oci.image.config.v1+json"
@@ -42,34 +40,7 @@ MAX_CLAIMS = 2000  # layers of all manifests; each may need several signature ch
 
 _MOST_VALUES = 20_000  # of a manifest: 200 layers, each with a hundred annotations
 MOST_VALUES = 10_000  # of a bundle, an envelope or a log's entry; the largest have a few hundred
-_SHA256 = re.compile(r"sha256:[0-9a-f]{64}")
 _USUAL = str.maketrans("-_", "+/")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class BlobDescriptor:
-    """Reference of an OCI manifest to a blob or another manifest. `size` is in bytes."""
-
-    media_type: str = named("mediaType")
-    digest: str
-    size: int
-    annotations: Mapping[str, str] | None = optional()
-
-    @classmethod
-    def of(
-        cls, content: bytes, media_type: str, annotations: Mapping[str, str] | None = None
-    ) -> BlobDescriptor:
-        """Return the descriptor of bytes."""
-        return cls(
-            media_type=media_type,
-            digest=digest_of(content),
-            size=len(content),
-            annotations=annotations,
-        )
-
-    @property
-    def as_json(self) -> dict[str, object]:
-        return write(self)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -168,14 +139,12 @@ def base64_bytes(text: object, title: str) -> bytes:
         raise Unusable(f"{title} is not Base64") from error
 
 
-def descriptor(value: object, title: str, *, limit: int) -> BlobDescriptor:
+def descriptor(value: object, title: str, *, limit: int) -> Descriptor:
     """Read a descriptor of an OCI manifest; raises `Unusable`, also if the blob is too large."""
     try:
-        blob = read(BlobDescriptor, value)
+        blob = Descriptor.read(value)
     except ValueError as error:
         raise Unusable(f"{title} has no SHA-256 digest and size: {error}") from error
-    if not _SHA256.fullmatch(blob.digest) or blob.size < 0:
-        raise Unusable(f"{title} has no SHA-256 digest and size")
     if blob.size > limit:
         raise Unusable(f"{title} has {blob.size} bytes; at most {limit} are read")
     return blob
@@ -192,7 +161,7 @@ def manifest_of(data: bytes) -> dict[str, object]:
     return manifest
 
 
-def layers_of(manifest: bytes) -> tuple[BlobDescriptor, ...]:
+def layers_of(manifest: bytes) -> tuple[Descriptor, ...]:
     """Return the layers of a manifest that contain proof; raises `Unusable`.
 
     A manifest of anything else gives an empty result, whatever the size of its layers.
@@ -219,7 +188,7 @@ def embedded(manifest: bytes) -> dict[str, bytes]:
     return blobs
 
 
-def content_of(attachment: ProofManifest, layer: BlobDescriptor) -> bytes:
+def content_of(attachment: ProofManifest, layer: Descriptor) -> bytes:
     """Return the bytes of a layer as the manifest names them; raises `Unusable`."""
     data = attachment.blobs.get(layer.digest)
     if data is None:

@@ -19,7 +19,7 @@ import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from builder.model.digests import digest_of
+from builder.model.digests import Descriptor, digest_of
 from builder.model.errors import BadInput, Refused
 from builder.model.predicates import BUNDLE_NOTE, CLASSIC_NOTE
 from builder.trust.proof.attachments import (
@@ -31,7 +31,6 @@ from builder.trust.proof.attachments import (
     MAX_LAYERS,
     SIGNATURE_NOTE,
     SIMPLE_SIGNING,
-    BlobDescriptor,
     ProofManifest,
     Unusable,
     base64_bytes,
@@ -62,7 +61,7 @@ def attestation_tag(digest: str) -> str:
 
 
 def proofs(
-    image: BlobDescriptor,
+    image: Descriptor,
     statements: Sequence[bytes],
     signer: Signer,
     *,
@@ -86,7 +85,7 @@ def proofs(
 
 
 def attestations(
-    image: BlobDescriptor,
+    image: Descriptor,
     statements: Sequence[bytes],
     signer: Signer,
     *,
@@ -120,7 +119,7 @@ def predicate_type(statement: bytes, digest: str) -> str:
 
 
 def _bundle_of(
-    image: BlobDescriptor, envelope: Envelope, signer: Signer, created: str
+    image: Descriptor, envelope: Envelope, signer: Signer, created: str
 ) -> ProofManifest:
     kind = predicate_type(envelope.payload, image.digest)
     return bundle(image, bundled(envelope, signer.public), kind, created=created)
@@ -137,18 +136,17 @@ def bundled(envelope: Envelope, key: PublicKey) -> bytes:
     )
 
 
-def bundle(image: BlobDescriptor, content: bytes, kind: str, *, created: str) -> ProofManifest:
+def bundle(image: Descriptor, content: bytes, kind: str, *, created: str) -> ProofManifest:
     """Return a Sigstore bundle as a referrer of an image; `kind` is its predicate type."""
     empty = b"{}"
     embedded = {"data": base64.b64encode(content).decode()} if len(content) <= _SHORT else {}
-    subject = BlobDescriptor(media_type=image.media_type, digest=image.digest, size=image.size)
     manifest = {
         "schemaVersion": 2,
         "mediaType": MANIFEST,
         "artifactType": BUNDLE,
-        "config": BlobDescriptor.of(empty, EMPTY).as_json,
-        "layers": [{**BlobDescriptor.of(content, BUNDLE).as_json, **embedded}],
-        "subject": subject.as_json,
+        "config": Descriptor.of(empty, EMPTY).as_json(),
+        "layers": [{**Descriptor.of(content, BUNDLE).as_json(), **embedded}],
+        "subject": image.bare().as_json(),
         "annotations": {
             "org.opencontainers.image.created": created,
             "dev.sigstore.bundle.content": "dsse-envelope",
@@ -177,18 +175,18 @@ def classic_signature(
     return _classic(tag, [layer], {layer.digest: payload})
 
 
-def _is_signed(layer: BlobDescriptor, payload: bytes, key: PublicKey) -> bool:
+def _is_signed(layer: Descriptor, payload: bytes, key: PublicKey) -> bool:
     """Return whether a layer is exactly the one written here; other verifiers refuse variants."""
     with contextlib.suppress(Unusable):
-        text = (layer.annotations or {}).get(SIGNATURE_NOTE)
+        text = layer.annotations.get(SIGNATURE_NOTE)
         signature = base64_bytes(text, "the signature")
         return layer == _signed_layer(payload, signature) and key.verifies(signature, payload)
     return False
 
 
-def _signed_layer(payload: bytes, signature: bytes) -> BlobDescriptor:
+def _signed_layer(payload: bytes, signature: bytes) -> Descriptor:
     notes = {SIGNATURE_NOTE: base64.b64encode(signature).decode()}
-    return BlobDescriptor.of(payload, SIMPLE_SIGNING, notes)
+    return Descriptor.of(payload, SIMPLE_SIGNING, notes)
 
 
 def _simple_signing(digest: str, reference: str) -> bytes:
@@ -211,7 +209,7 @@ def classic_attestations(digest: str, sealed: Sequence[Envelope]) -> ProofManife
         content = as_bytes(envelope.as_json)
         # The signature is in the envelope; cosign requires the annotation, too.
         notes = {SIGNATURE_NOTE: "", CLASSIC_NOTE: predicate_type(envelope.payload, digest)}
-        layers.append(BlobDescriptor.of(content, DSSE, notes))
+        layers.append(Descriptor.of(content, DSSE, notes))
         blobs[digest_of(content)] = content
     return _classic(attestation_tag(digest), layers, blobs)
 
@@ -238,9 +236,7 @@ def merged(proof: ProofManifest, current: bytes) -> ProofManifest | None:
     return replace(proof, manifest=written.manifest, blobs=written.blobs)
 
 
-def _classic(
-    tag: str, layers: Sequence[BlobDescriptor], blobs: Mapping[str, bytes]
-) -> ProofManifest:
+def _classic(tag: str, layers: Sequence[Descriptor], blobs: Mapping[str, bytes]) -> ProofManifest:
     if len(layers) > MAX_LAYERS:
         raise Refused(f"{tag}: {len(layers)} layers; at most {MAX_LAYERS} are read", hint=_HINT)
     config = as_bytes(
@@ -254,14 +250,14 @@ def _classic(
     manifest = {
         "schemaVersion": 2,
         "mediaType": MANIFEST,
-        "config": BlobDescriptor.of(config, CONFIG).as_json,
-        "layers": [layer.as_json for layer in layers],
+        "config": Descriptor.of(config, CONFIG).as_json(),
+        "layers": [layer.as_json() for layer in layers],
     }
     blobs = {digest_of(config): config, **blobs}
     return ProofManifest(manifest=as_bytes(manifest), blobs=blobs, tag=tag)
 
 
-def _layers_at(tag: str, manifest: bytes) -> tuple[BlobDescriptor, ...]:
+def _layers_at(tag: str, manifest: bytes) -> tuple[Descriptor, ...]:
     try:
         return layers_of(manifest)
     except Unusable as error:

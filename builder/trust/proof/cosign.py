@@ -21,6 +21,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from urllib.parse import unquote
 
+from builder.model.digests import Descriptor
 from builder.model.errors import BadInput, MissingPrerequisite, StepFailed
 from builder.model.exact_json import part
 from builder.system.home import Home
@@ -29,7 +30,6 @@ from builder.system.process import Completed, Processes
 from builder.trust.proof.attachments import (
     BUNDLE,
     MAX_PAYLOAD,
-    BlobDescriptor,
     ProofManifest,
     Unusable,
     base64_bytes,
@@ -153,7 +153,7 @@ class CosignSigner:
 
 
 def keyless_attestations(
-    image: BlobDescriptor,
+    image: Descriptor,
     statements: Sequence[bytes],
     processes: Processes,
     *,

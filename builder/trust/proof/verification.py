@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 
+from builder.model.digests import Descriptor
 from builder.model.errors import BadInput
 from builder.model.exact_json import part
 from builder.trust.proof.attachments import (
@@ -23,7 +24,6 @@ from builder.trust.proof.attachments import (
     MAX_PAYLOAD,
     SIGNATURE_NOTE,
     SIMPLE_SIGNING,
-    BlobDescriptor,
     ProofManifest,
     Rejection,
     Unusable,
@@ -165,7 +165,7 @@ class _Verification:
             except Unusable as error:
                 self.reject(error, source)
 
-    def _layers(self, manifest: bytes) -> tuple[BlobDescriptor, ...]:
+    def _layers(self, manifest: bytes) -> tuple[Descriptor, ...]:
         layers = layers_of(manifest)
         subject = subject_of(manifest) if layers else ""
         self._claims += len(layers)
@@ -175,7 +175,7 @@ class _Verification:
             raise Unusable(f"the manifest refers to {subject}")
         return layers
 
-    def _read_layer(self, content: bytes, layer: BlobDescriptor, source: str) -> None:
+    def _read_layer(self, content: bytes, layer: Descriptor, source: str) -> None:
         if layer.media_type == SIMPLE_SIGNING:
             self._read_simple_signature(content, layer, source)
             return
@@ -208,8 +208,8 @@ class _Verification:
             )
         )
 
-    def _read_simple_signature(self, payload: bytes, layer: BlobDescriptor, source: str) -> None:
-        signature = base64_bytes((layer.annotations or {}).get(SIGNATURE_NOTE), "the signature")
+    def _read_simple_signature(self, payload: bytes, layer: Descriptor, source: str) -> None:
+        signature = base64_bytes(layer.annotations.get(SIGNATURE_NOTE), "the signature")
         keys = self._vouching(lambda key: key.verifies(signature, payload))
         claim = json_object(payload, "the payload", limit=MAX_PAYLOAD)
         if part(claim, "critical", "type") != CONTAINER_SIGNATURE:

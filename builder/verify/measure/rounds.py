@@ -202,7 +202,7 @@ def programs_in(
     argv = ["sh", "-c", script, "sh", *(program.path for program in candidates)]
     completed = runner.run(argv, timeout_s=_LOOK_S)
     if completed.timed_out:
-        problem = f"no answer after {_LOOK_S:.0f} s{_waiting(completed)}"
+        problem = f"no answer after {_LOOK_S:.0f} s{completed.waited_for}"
         raise StepFailed(f"looking for programs in the image: {problem}")
     if completed.returncode:
         raise StepFailed(
@@ -254,7 +254,7 @@ def _run_of(completed: Completed, turn: int, place: str, program: Benchmark, use
     values: Mapping[str, float] = {}
     problem = ""
     if completed.timed_out:
-        problem = f"no result after {_TIMEOUT_S:.0f} s{_waiting(completed)}"
+        problem = f"no result after {_TIMEOUT_S:.0f} s{completed.waited_for}"
     elif completed.returncode:
         output = last_line(completed.stdout) or last_line(completed.stderr)
         problem = f"exit status {completed.returncode}: {output}"
@@ -271,10 +271,6 @@ def _run_of(completed: Completed, turn: int, place: str, program: Benchmark, use
         values=values,
         problem=problem[:LONGEST],
     )
-
-
-def _waiting(completed: Completed) -> str:
-    return f"; it was waiting for: {', '.join(completed.waiting)}" if completed.waiting else ""
 
 
 def rows_of(

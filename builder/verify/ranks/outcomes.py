@@ -109,10 +109,9 @@ def _timeout(start: Start, done: Completed, lines: list[str]) -> str:
     if not done.timed_out and done.returncode != _TIMED_OUT:
         return ""
     last = complaint(done.stderr) or (lines or ["nothing"])[-1]
-    waiting = f"; it was waiting for: {', '.join(done.waiting)}" if done.waiting else ""
     return (
         f"no result after {done.duration_s:.0f} s, and no rank reported its step; "
-        f"last output: {last}{waiting}"
+        f"last output: {last}{done.waited_for}"
     )
 
 

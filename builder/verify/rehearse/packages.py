@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import difflib
 import fnmatch
 import functools
 import itertools
@@ -12,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from builder.model import BaseImage, PlannedImage
-from builder.model.errors import first_of
+from builder.model.errors import first_of, suggestion
 from builder.verify.rehearse.repositories import apt_names, rpm_names
 from builder.verify.rehearse.servers import NotOnServer, ReadUrl, Unavailable
 from builder.verify.rehearse.steps import Step
@@ -186,9 +185,9 @@ def _is_known(name: str, known: frozenset[str], arch: str) -> bool:
 
 
 def _hint(unknown: list[str], known: frozenset[str]) -> str:
-    matches = (difflib.get_close_matches(name, known, cutoff=0.75) for name in unknown)
-    if guesses := [f'"{match[0]}"' for match in matches if match]:
-        return f"did you mean {', '.join(guesses)}?"
+    guesses = (suggestion(name, known, '"{}"', cutoff=0.75) for name in unknown)
+    if text := ", ".join(filter(None, guesses)):
+        return f"did you mean {text}?"
     return "if another repository has it, add that one to packages in site.yaml"
 
 

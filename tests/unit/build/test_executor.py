@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
-from queue import Empty
+from queue import Empty, SimpleQueue
+from typing import cast
 
 import pytest
 from test_placement import GPU, POWER, X86, task, worker
@@ -41,8 +42,8 @@ class Scripted:
         self.ends: list[str] = []
 
     @property
-    def events(self) -> Scripted:
-        return self
+    def events(self) -> SimpleQueue[Event]:
+        return cast("SimpleQueue[Event]", self)
 
     def capacity(self) -> Sequence[Worker]:
         return self._workers

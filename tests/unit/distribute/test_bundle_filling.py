@@ -29,12 +29,12 @@ from builder.distribute.bundle.contents import INPUTS
 from builder.distribute.bundle.home import fill_home, index_of_inputs, inputs_of, write_project
 from builder.distribute.bundle.inputs import Input, Inputs, add_build, add_native, input_file
 from builder.distribute.bundle.layout import BundledRepository
+from builder.model.digests import Descriptor
 from builder.model.errors import BadInput
 from builder.registry import WrongContent
 from builder.registry.manifests import BASE, NATIVE, PACKAGES, PROJECT, REGISTRY_BASE, SOURCES
 from builder.sources.journals import Journals, ServedFile
 from builder.system.home import Home
-from builder.trust.proof.attachments import BlobDescriptor
 from builder.trust.proof.attestations import proofs
 from builder.trust.proof.keys import private_key
 
@@ -221,7 +221,7 @@ def signed_archive(folder: Path) -> Path:
     """An archive of inputs, signed by the policy's key."""
     inputs = some_inputs(folder)
     index = inputs.add_index()
-    image = BlobDescriptor(media_type=index.media_type, digest=index.digest, size=index.size)
+    image = Descriptor(media_type=index.media_type, digest=index.digest, size=index.size)
     key = private_key(str(private_file("cosign")), os.environ)
     time = "2026-01-01T00:00:00Z"
     proof = proofs(image, (), key, reference="inputs", created=time)

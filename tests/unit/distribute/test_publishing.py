@@ -24,12 +24,13 @@ from builder.distribute.publish.publisher import Publisher, index_of
 from builder.distribute.publish.releases import ReadyRelease, declared_releases, ready_releases
 from builder.load.project import load_project
 from builder.model import Selection
+from builder.model.digests import Descriptor
 from builder.model.errors import BadInput, Interrupted, Refused
 from builder.registry import RegistryFailed, namespace
 from builder.registry.manifests import CYCLONEDX, INDEX, MANIFEST, SIF, STATEMENT, TARBALL
 from builder.system.process import Processes
 from builder.system.threads import in_threads
-from builder.trust.proof.attachments import BlobDescriptor, ProofManifest
+from builder.trust.proof.attachments import ProofManifest
 
 KEY = private_file("cosign")
 TAG = "1.0-sample"
@@ -353,7 +354,7 @@ def test_without_a_key_cosign_signs_for_the_job(
     asked: list[tuple[str, int]] = []
 
     def keyless(
-        image: BlobDescriptor, statements: Sequence[bytes], *_: object, **__: object
+        image: Descriptor, statements: Sequence[bytes], *_: object, **__: object
     ) -> tuple[ProofManifest, ...]:
         asked.append((image.digest, len(statements)))
         return ()

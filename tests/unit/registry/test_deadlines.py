@@ -125,7 +125,7 @@ def test_a_proxy_has_as_long_as_a_registry(monkeypatch: pytest.MonkeyPatch) -> N
         environment.setenv("https_proxy", f"http://{proxy}")
         environment.setenv("no_proxy", "")
         registry = client("registry.example")
-        registry.transport.state.base = "https://registry.example"
+        registry.transport._base = "https://registry.example"
         with pytest.raises(RegistryFailed, match=reason):
             registry.resolve("1.0")
 

@@ -7,6 +7,7 @@ from samples import compare_with_golden
 
 from builder.model.errors import BadInput, BuildImagesError
 from builder.registry import Descriptor, Reference
+from builder.registry.references import read_descriptor
 
 DIGEST = f"sha256:{'0' * 64}"
 
@@ -64,7 +65,7 @@ def test_what_is_no_reference_or_descriptor() -> None:
         lines.append(f"{caught.value.exit_code} {message}\n")
     for name, entry in NO_DESCRIPTORS.items():
         with pytest.raises(BuildImagesError) as wrong:
-            Descriptor.read(entry, "it")
+            read_descriptor(entry, "it")
         lines.append(f"{wrong.value.exit_code} {name}: {wrong.value}\n")
     compare_with_golden("".join(lines), "no-references.txt")
 
@@ -82,7 +83,7 @@ def test_a_password_is_not_repeated(text: str) -> None:
 
 def test_a_descriptor_is_read_as_it_was_written() -> None:
     for one in (Descriptor.of(b"", "text/plain"), Descriptor.of(b"x", "text/plain")):
-        assert Descriptor.read(one.as_json(), "here") == one
+        assert read_descriptor(one.as_json(), "here") == one
 
 
 @pytest.mark.parametrize(

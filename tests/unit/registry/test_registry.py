@@ -42,6 +42,7 @@ from builder.registry import (
     namespace,
 )
 from builder.registry.failures import Retries, Transient
+from builder.registry.references import read_descriptor
 
 CONTENT = bytes(range(256)) * 4000
 BLOB = Descriptor(media_type="x", digest=digest(CONTENT), size=len(CONTENT))
@@ -434,7 +435,7 @@ def test_an_authority_that_is_not_there(fake: Fake, monkeypatch: pytest.MonkeyPa
 )
 def test_a_descriptor_of_another_shape_is_refused(entry: object) -> None:
     with pytest.raises(WrongContent, match="here"):
-        Descriptor.read(entry, "here")
+        read_descriptor(entry, "here")
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,8 @@ import pytest
 from fake_registry import Fake, Fault, fake_registry
 
 from builder.model.errors import BuildImagesError, Interrupted
-from builder.registry import MANIFEST, Denied, Descriptor
+from builder.registry import MANIFEST, Denied
+from builder.registry.references import read_descriptor
 from builder.sources.site_store import SiteStore, unused_entries
 from builder.sources.site_store.entries import StorePlace
 from builder.sources.site_store.places import FolderStore, repository_store
@@ -237,7 +238,7 @@ def test_a_file_that_could_not_be_written_leaves_no_part(
 ) -> None:
     (tmp_path / "store").mkdir()
     place, said = FolderStore(tmp_path / "store"), list[str]()
-    monkeypatch.setattr("builder.sources.site_store.places.fsync", failing(OSError(28, "full")))
+    monkeypatch.setattr("builder.system.files.fsync", failing(OSError(28, "full")))
     SiteStore(place, tmp_path / "scratch", said.append).put("stage-1", entry, "stage one")
     assert len(said) == 1
     assert [path for path in (tmp_path / "store").rglob("*") if path.is_file()] == []
@@ -265,7 +266,7 @@ def test_the_folder_is_an_oci_layout_without_an_index_of_entries(
     Place(folder).store().put("stage-1", entry, "stage one")
     assert json.loads((folder / "oci-layout").read_text()) == {"imageLayoutVersion": "1.0.0"}
     assert json.loads((folder / "index.json").read_text()) == {"schemaVersion": 2, "manifests": []}
-    tag = Descriptor.read(json.loads((folder / "tags/stage-1").read_text()), "tag")
+    tag = read_descriptor(json.loads((folder / "tags/stage-1").read_text()), "tag")
     assert tag.media_type == MANIFEST
     manifest = (folder / "blobs/sha256" / tag.digest.removeprefix("sha256:")).read_bytes()
     assert tag.size == len(manifest)

@@ -17,7 +17,15 @@ import pytest
 
 from builder.model.errors import Interrupted
 from builder.system import locks
-from builder.system.locks import has_writer, is_at, locked, locked_now, shared_lock, sole_writer
+from builder.system.locks import (
+    has_writer,
+    is_at,
+    locked,
+    locked_now,
+    shared_lock,
+    sole_writer,
+    try_exclusive,
+)
 from builder.system.orphans import MARK, end_orphans, living
 
 
@@ -101,15 +109,15 @@ def test_who_waits_can_be_stopped(tmp_path: Path) -> None:
 
 def test_several_are_together_and_nobody_is_alone_meanwhile(tmp_path: Path) -> None:
     with shared_lock(tmp_path, "x") as first:
-        with first.try_exclusive() as alone:
+        with try_exclusive(first) as alone:
             assert alone
         with shared_lock(tmp_path, "x") as second:
             for turn in (first, second):
-                with turn.try_exclusive() as alone:
+                with try_exclusive(turn) as alone:
                     assert not alone
             with locked_now(tmp_path, "x") as alone:
                 assert not alone
-        with first.try_exclusive() as alone:
+        with try_exclusive(first) as alone:
             assert alone
     with locked_now(tmp_path, "x") as alone:
         assert alone

@@ -25,17 +25,11 @@ pytest.importorskip("sigstore.verify", reason="missing on this machine: the extr
 from sigstore.verify import Verifier
 
 import builder.trust.proof
+from builder.model.digests import Descriptor
 from builder.model.errors import BadInput
 from builder.model.exact_json import member
 from builder.trust.proof import certificates
-from builder.trust.proof.attachments import (
-    BUNDLES,
-    MANIFEST,
-    BlobDescriptor,
-    Unusable,
-    VerifiedProof,
-    json_object,
-)
+from builder.trust.proof.attachments import BUNDLES, MANIFEST, Unusable, VerifiedProof, json_object
 from builder.trust.proof.attestations import bundle as attached
 from builder.trust.proof.certificates import CertifiedBundle
 from builder.trust.proof.statements import IN_TOTO as PAYLOAD_TYPE
@@ -282,7 +276,7 @@ def test_a_malformed_bundle_is_refused_in_one_plain_sentence(
 def verdict(*trusted: TrustedIdentity) -> VerifiedProof:
     payload = json.loads(base64.b64decode(bundle_of(IN_TOTO)["dsseEnvelope"]["payload"]))
     digest = f"sha256:{payload['subject'][0]['digest']['sha256']}"
-    image = BlobDescriptor(media_type=MANIFEST, digest=digest, size=1)
+    image = Descriptor(media_type=MANIFEST, digest=digest, size=1)
     content = SUITE["cases"][IN_TOTO]["bundle"].encode()
     manifest = attached(image, content, "https://slsa.dev/provenance/v1", created="")
     return verified(digest, [manifest], trusted, now=NOW)

@@ -31,16 +31,11 @@ from proof_samples import TOO_LARGE, kind_of, replaced
 from samples import ROOT
 from test_certificates import REKOR_2, bundle_of, judged, roots_of, text_paths
 
+from builder.model.digests import Descriptor
 from builder.trust.policy.records import SIGNATURE, Claim, Gathered, Image
 from builder.trust.policy.rules import signature
 from builder.trust.policy.site_policy import Policy
-from builder.trust.proof.attachments import (
-    MANIFEST,
-    BlobDescriptor,
-    ProofManifest,
-    Unusable,
-    VerifiedProof,
-)
+from builder.trust.proof.attachments import MANIFEST, ProofManifest, Unusable, VerifiedProof
 from builder.trust.proof.attestations import bundle as attached
 from builder.trust.proof.certificates import MAX_CERTIFICATE, CertifiedBundle
 from builder.trust.proof.verification import TrustedIdentity, verified
@@ -48,7 +43,7 @@ from builder.trust.proof.verification import TrustedIdentity, verified
 Bundle = dict[str, Any]
 SITE, LOG = Authority(), Log()
 PRIVATE = Authority(certificate_log=None)
-IMAGE = BlobDescriptor(media_type=MANIFEST, digest=DIGEST, size=1)
+IMAGE = Descriptor(media_type=MANIFEST, digest=DIGEST, size=1)
 
 
 def attachment(bundle: Bundle) -> ProofManifest:

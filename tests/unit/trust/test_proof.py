@@ -37,13 +37,12 @@ from proof_samples import (
     trusted,
 )
 
-from builder.model.digests import digest_of
+from builder.model.digests import Descriptor, digest_of
 from builder.model.errors import BadInput, Refused
 from builder.model.exact_json import member
 from builder.model.predicates import TEST_RESULT
 from builder.trust.proof import attachments, statements
 from builder.trust.proof.attachments import (
-    BlobDescriptor,
     ProofManifest,
     Unusable,
     VerifiedProof,
@@ -127,7 +126,7 @@ def test_of_cosigns_ed25519_the_plain_ones_are_accepted() -> None:
 
 def test_cosigns_own_proof_is_kept_when_ours_comes() -> None:
     digest, proof = by_cosign()
-    image = BlobDescriptor(media_type=IMAGE.media_type, digest=digest, size=431)
+    image = Descriptor(media_type=IMAGE.media_type, digest=digest, size=431)
     before = {item.tag: item for item in proof if item.tag}
     statements = [evidence(digest)]
     for item in proofs(image, statements, our_key(), reference="r", created="", before=before):
@@ -184,7 +183,7 @@ def test_the_proof_of_another_image() -> None:
     """Also where its manifests are copied to the tags of this one."""
     image = dataclasses.replace(IMAGE, digest=OTHER)
     existing = attached(evidence(OTHER), image=image)
-    moved = [rebuilt(item, {} if item.tag else {"subject": IMAGE.as_json}) for item in existing]
+    moved = [rebuilt(item, {} if item.tag else {"subject": IMAGE.as_json()}) for item in existing]
     for proof in (existing, moved):
         verdict = judged(proof)
         assert (verdict.signatures, verdict.attestations) == ((), ())
@@ -193,7 +192,9 @@ def test_the_proof_of_another_image() -> None:
 
 
 def test_what_refers_to_another_image_does_not_count() -> None:
-    proof = [rebuilt(item, {"subject": {**IMAGE.as_json, "digest": OTHER}}) for item in attached()]
+    proof = [
+        rebuilt(item, {"subject": {**IMAGE.as_json(), "digest": OTHER}}) for item in attached()
+    ]
     assert kinds(judged(proof)) == [OTHER_SUBJECT]
 
 
@@ -201,7 +202,7 @@ def holding(item: ProofManifest, content: bytes, **changes: Any) -> ProofManifes
     """A manifest of one layer made anew for another content, as who owns the registry would."""
     [layer] = layers_of(item.manifest)
     digest = digest_of(content)
-    descriptor = {**layer.as_json, "digest": digest, "size": len(content), **changes}
+    descriptor = {**layer.as_json(), "digest": digest, "size": len(content), **changes}
     return dataclasses.replace(rebuilt(item, {"layers": [descriptor]}), blobs={digest: content})
 
 
@@ -379,13 +380,11 @@ LAYERS: dict[str, tuple[dict[str, Any], str]] = {
     "another size": ({"size": 1}, MALFORMED),
     "another algorithm": ({"digest": "md5:00"}, MALFORMED),
     "a path": ({"digest": "sha256:../x"}, MALFORMED),
-    "annotations that are a list": ({"annotations": ["x"]}, MALFORMED),
-    "annotations that are numbers": ({"annotations": {"a": 1}}, MALFORMED),
 }
 CHANGED = {
     **MANIFESTS,
     **{
-        name: ({"layers": [{**LAYER.as_json, **change}]}, kind)
+        name: ({"layers": [{**LAYER.as_json(), **change}]}, kind)
         for name, (change, kind) in LAYERS.items()
     },
 }
@@ -401,7 +400,7 @@ def test_a_manifest_or_a_layer_that_cannot_be_read(change: dict[str, Any], kind:
 def test_no_other_digest_is_asked_for(digest: str | None) -> None:
     """Clients make addresses and paths of what `layers_of` gives."""
     with pytest.raises(Unusable, match="a layer has no SHA-256 digest"):
-        layers_of(rebuilt(BUNDLE, {"layers": [{**LAYER.as_json, "digest": digest}]}).manifest)
+        layers_of(rebuilt(BUNDLE, {"layers": [{**LAYER.as_json(), "digest": digest}]}).manifest)
 
 
 @pytest.mark.parametrize(
@@ -419,7 +418,7 @@ def test_what_is_as_large_as_allowed_is_read_and_embedded() -> None:
     assert json_object(b"{}", "it", limit=2) == {}
     with pytest.raises(Unusable, match="it has 3 bytes; at most 2 are read"):
         json_object(b"{} ", "it", limit=2)
-    [empty] = layers_of(rebuilt(BUNDLE, {"layers": [{**LAYER.as_json, "size": 0}]}).manifest)
+    [empty] = layers_of(rebuilt(BUNDLE, {"layers": [{**LAYER.as_json(), "size": 0}]}).manifest)
     assert empty.size == 0
     for size, is_embedded in ((1 << 16, True), ((1 << 16) + 1, False)):
         [layer] = json.loads(bundle(IMAGE, b"x" * size, "x", created="").manifest)["layers"]

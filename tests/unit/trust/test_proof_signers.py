@@ -20,6 +20,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from proof_samples import IMAGE, OTHER, evidence
 
 from builder.distribute.publish import proof
+from builder.model.digests import Descriptor
 from builder.model.errors import BadInput, Interrupted, MissingPrerequisite, StepFailed
 from builder.system.home import Home
 from builder.system.locks import locked
@@ -30,7 +31,6 @@ from builder.trust.proof.attachments import (
     DSSE,
     SIGNATURE_NOTE,
     SIMPLE_SIGNING,
-    BlobDescriptor,
     ProofManifest,
     layers_of,
 )
@@ -189,7 +189,7 @@ def urlsafe(layer: dict[str, Any]) -> dict[str, Any]:
     return {SIGNATURE_NOTE: signature.replace("+", "-").replace("/", "_")}
 
 
-def note(layer: BlobDescriptor) -> str:
+def note(layer: Descriptor) -> str:
     return (layer.annotations or {})[SIGNATURE_NOTE]
 
 
@@ -218,7 +218,7 @@ def test_what_others_would_refuse_is_signed_anew(
     signed_manifest = signed_over(crafted, NAME, signer)
     last = layers_of(signed_manifest.manifest)[-1]
     notes = {SIGNATURE_NOTE: note(last)}
-    good = BlobDescriptor(media_type=SIMPLE_SIGNING, digest=layer["digest"], size=layer["size"])
+    good = Descriptor(media_type=SIMPLE_SIGNING, digest=layer["digest"], size=layer["size"])
     assert last == replace(good, annotations=notes)
     signature = base64.b64decode(notes[SIGNATURE_NOTE], validate=True)
     assert signer.public.verifies(signature, signed_manifest.blobs[layer["digest"]])
