@@ -83,7 +83,7 @@ class ImagePacker:
                     )
             if sif:
                 artifacts["sif"] = sif.result()
-        return {name: artifacts[name] for name in self.run.settings.formats if name in artifacts}
+        return {name: artifacts[name] for name in self.run.settings.formats}
 
     def _tell(self, text: str) -> None:
         self.run.progress.step(self.image.identifier, text)

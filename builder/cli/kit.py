@@ -11,7 +11,7 @@ from builder.model.errors import counted
 from builder.model.manifest import MANIFEST
 from builder.model.records import write
 from builder.system.terminal import progress_for
-from builder.verify.kits import FORMATS, write_kit
+from builder.verify.kits import KIT_FORMATS, write_kit
 from builder.verify.preparation import run_on_finished
 
 _DESCRIPTION = """\
@@ -40,7 +40,7 @@ def declare(parser: Parser) -> None:
     parser.add_archive("file to write")
     text = "put only this format into the kit (may be repeated; default: both)"
     content = parser.add_mutually_exclusive_group()
-    parser.add_list("--format", text, choices=FORMATS, to=content)
+    parser.add_list("--format", text, choices=KIT_FORMATS, to=content)
     text = "put only the checks of MPI and GPUs into the kit: it proves the node, not the image"
     parser.add_flag("--checks-only", text, to=content)
     parser.add_json("print the description of the kit as JSON")

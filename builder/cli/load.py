@@ -33,7 +33,6 @@ from builder.distribute.pull.cache import BlobStore
 from builder.distribute.pull.images import pull
 from builder.distribute.pull.receipts import last_pulls
 from builder.distribute.pull.request import (
-    FORMATS,
     POLICY,
     Judged,
     NotProven,
@@ -45,7 +44,7 @@ from builder.model.records import write
 from builder.registry import Reference, namespace
 from builder.system.home import Home
 from builder.system.terminal import ByteProgress, Progress
-from builder.trust.policy.records import REFUSED, Ruling, as_lines
+from builder.trust.policy.records import PULLED, REFUSED, Ruling, as_lines
 
 _DESCRIPTION = """\
 Load images from an archive written by `bundle`, if they are proven: policy and rules are those of
@@ -96,7 +95,7 @@ def declare(parser: Parser) -> None:
     parser.add_output("create one folder per image in this folder", to=where)
     parser.add_flag("--home", "copy inputs to the builder's home, to build offline", to=where)
     parser.add_path("--policy", f"default: {POLICY}")
-    parser.add_argument("--format", choices=FORMATS, help="with --output: format on disk")
+    parser.add_argument("--format", choices=PULLED, help="with --output: format on disk")
     text = "with --output: architecture of the images (default: that of the host)"
     parser.add_argument("--arch", type=not_empty, help=text)
     parser.add_path("--checkout", "with --home: folder to create for the project files", "DIR")
@@ -130,7 +129,7 @@ def _check_usage(options: LoadOptions) -> None:
         if getattr(options, name) and not getattr(options, goes_with):
             options.parser.error(f"--{name} needs --{goes_with}")
     if options.output and not options.format:
-        options.parser.error(f"--output needs --format: one of {', '.join(FORMATS)}")
+        options.parser.error(f"--output needs --format: one of {', '.join(PULLED)}")
 
 
 def _check_whole(options: LoadOptions, archive: Bundle) -> None:

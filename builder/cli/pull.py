@@ -12,7 +12,6 @@ from builder.cli.options import Parser, ProgressOptions
 from builder.distribute.pull.cache import BlobStore
 from builder.distribute.pull.images import Pulled, Puller, pull
 from builder.distribute.pull.request import (
-    FORMATS,
     POLICY,
     Judged,
     NotProven,
@@ -23,7 +22,7 @@ from builder.model.errors import BuildImagesError, Interrupted
 from builder.model.records import write
 from builder.system.home import Home, failure_of
 from builder.system.terminal import printable, printable_lines
-from builder.trust.policy.records import Ruling, as_lines
+from builder.trust.policy.records import PULLED, Ruling, as_lines
 
 _DESCRIPTION = """\
 Pull an image from a registry, if it is proven.
@@ -74,7 +73,7 @@ def declare(parser: Parser) -> None:
     parser.description, parser.epilog = _DESCRIPTION, _EXIT_CODES
     text = "HOST/NAMESPACE/NAME:TAG, or @sha256:…; each is evaluated separately"
     parser.add_argument("references", metavar="REFERENCE", nargs="+", help=text)
-    parser.add_argument("--format", choices=FORMATS, required=True, help="format on disk")
+    parser.add_argument("--format", choices=PULLED, required=True, help="format on disk")
     parser.add_path("--policy", f"default: {POLICY}")
     parser.add_text("--arch", "default: that of the host", "ARCH")
     text = (

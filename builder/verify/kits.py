@@ -30,7 +30,7 @@ from builder.model.digests import digest_of_file
 from builder.model.errors import BadInput, Refused
 from builder.model.manifest import FILES, MANIFEST, InImageCheck
 from builder.model.records import read, write
-from builder.system.files import read_json, writable_folder, write_atomically
+from builder.system.files import read_json, replacing, writable_folder, write_atomically
 from builder.system.process import Completed
 from builder.verify.checks import DRIVER_LIBRARIES
 from builder.verify.finished_images import OpenImage, finished, opened
@@ -42,7 +42,7 @@ from builder.verify.runners.protocol import HOME_IN_CONTAINER, PRIVATE_HOME, Con
 from builder.verify.runners.sites import SETTINGS, apptainer_argv, ch_run_argv
 from builder.verify.targets import ProofTarget, expected_target, with_carried
 
-FORMATS = ("sif", "charliecloud")  # an ordinary user can run these without a daemon
+KIT_FORMATS = ("sif", "charliecloud")  # an ordinary user can run these without a daemon
 RECORDS = "kits"  # the folder of an image with the descriptions of its kits
 _PROGRAM = Path(__file__).parent / "kit" / "run"
 _SCHEMA, _IMAGE, _SCRATCH = "build-images/kit/v1", "@IMAGE@", "@SCRATCH@"
@@ -202,9 +202,9 @@ def write_kit(
         raise BadInput(f"{target}: a file of the image", hint="name another file for the kit")
     expected = expected_target(run.settings.project, manifest)
     with opened(folder, run.tools, expected) as complete:
-        formats = FORMATS[1:] if checks_only else formats
-        names = [name for name in formats or FORMATS if name in complete.artifacts]
-        missing = [name for name in formats or FORMATS if name not in names]
+        formats = KIT_FORMATS[1:] if checks_only else formats
+        names = [name for name in formats or KIT_FORMATS if name in complete.artifacts]
+        missing = [name for name in formats or KIT_FORMATS if name not in names]
         if missing and (formats or not names):
             raise BadInput(f"{folder.name} has no {' and no '.join(missing)}, which a kit runs")
         run.progress.step(folder.name, f"writing {target.name}")
@@ -250,9 +250,8 @@ def _write_tar(target: Path, text: str, images: Sequence[Path], record: Path) ->
     if not target.parent.is_dir() or (target.exists() and not target.is_file()):
         raise BadInput(f"{target}: not a file, or its folder does not exist")
     writable_folder(record.parent)
-    partial_file = target.with_name(f".{target.name}.partial")
     contents = {"run": (_PROGRAM.read_bytes(), 0o755), "kit.json": (text.encode(), 0o644)}
-    try:
+    with replacing(target) as partial_file:
         with tarfile.open(partial_file, "w", format=tarfile.GNU_FORMAT) as archive:
             for name, (content, mode) in contents.items():
                 archive.addfile(_entry(name, len(content), mode), io.BytesIO(content))
@@ -260,9 +259,6 @@ def _write_tar(target: Path, text: str, images: Sequence[Path], record: Path) ->
                 with path.open("rb") as file:
                     archive.addfile(_entry(path.name, path.stat().st_size, 0o644), file)
         write_atomically(record, text, durable=True)
-        partial_file.rename(target)
-    finally:
-        partial_file.unlink(missing_ok=True)
 
 
 def _entry(name: str, size: int, mode: int) -> tarfile.TarInfo:

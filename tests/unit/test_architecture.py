@@ -6,13 +6,20 @@ import ast
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
 from samples import ROOT
 from structure import ROOMS, Module, Structure, figures
+
+from builder.host.doctor import FORMAT_TITLES as DOCTOR_TITLES
+from builder.model import FORMATS
+from builder.model.manifest import FILES as ARTIFACT_FILES
+from builder.reports.report.view import FORMAT_TITLES as REPORT_TITLES
+from builder.trust.policy.records import PULLED
+from builder.verify.runners import DEFAULTS
 
 MAX_LINES = 400
 STARTS_PROGRAMS = re.compile(
@@ -159,6 +166,11 @@ def found_in_tracked(pattern: re.Pattern[str]) -> list[str]:
         for number, line in enumerate(text.splitlines(), start=1)
         if pattern.search(line)
     ]
+
+
+@pytest.mark.parametrize("table", [ARTIFACT_FILES, DOCTOR_TITLES, REPORT_TITLES, PULLED, DEFAULTS])
+def test_tables_of_formats_have_each_format(table: Mapping[str, object]) -> None:
+    assert {*FORMATS} <= {*table}
 
 
 @pytest.mark.parametrize("page", ["architecture.md", "development.md"])

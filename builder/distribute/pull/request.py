@@ -32,7 +32,6 @@ from builder.trust.policy.site_policy import Identity, Policy, read_policy
 from builder.trust.proof.keys import public_key
 from builder.trust.proof.verification import Trusted, TrustedIdentity, TrustedKey, read_trusted_root
 
-FORMATS = ("oci", "sif", "charliecloud", "directory")
 POLICY = Path("/etc/build-images/policy.yaml")
 
 

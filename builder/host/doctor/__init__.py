@@ -50,7 +50,7 @@ StorageTest = Callable[..., StorageTrial]
 LentTest = Callable[[str, str, Path], "bool | None"]
 _WORKERS = 16  # threads, each of which waits for a program
 
-FORMATS = {"oci": "OCI layouts", "sif": "SIF images", "charliecloud": "Charliecloud tarballs"}
+FORMAT_TITLES = {"oci": "OCI layouts", "sif": "SIF images", "charliecloud": "Charliecloud tarballs"}
 # The items that each ability needs, by their keys.
 _ENGINES = {"buildah": ("buildah", "policy", STORE), "docker": ("docker", "skopeo", "policy")}
 _WORK = (HOME, TEMPORARY)
@@ -153,9 +153,9 @@ def abilities_of(
     needs: dict[str, Sequence[str]] = {
         f"build {arch} images": (*build, key_of(arch)) for arch in archs
     }
-    for name, title in FORMATS.items():
+    for name, title in FORMAT_TITLES.items():
         needs[f"pack {title}"] = build if name == "oci" else (*_PACK[name], *_WORK)
-    for name, title in FORMATS.items():
+    for name, title in FORMAT_TITLES.items():
         for arch in archs:
             needs[f"run and verify {title} for {arch}"] = (*_RUN[name], key_of(arch), *_WORK)
     needs["GPU checks"] = ("gpu",)

@@ -17,7 +17,7 @@ from builder.reports.templates import first_line, human_moment, human_time
 _USUAL = {"flavour": RUNTIME, "cpu": GENERIC}  # not shown
 VERIFIED, BUILT = "verified", "built"
 BROKEN, COMPILED, LEFT_OUT = "broken", "compiled", "left-out"
-FORMATS = {"oci": "OCI layout", "sif": "SIF", "charliecloud": "Charliecloud"}
+FORMAT_TITLES = {"oci": "OCI layout", "sif": "SIF", "charliecloud": "Charliecloud"}
 _ERROR_LINES = 40
 _SPECS = (("Dockerfile", "Dockerfile"), ("Singularity.def", "Singularity.def"))
 _LOG = (LOG, LOG)
@@ -106,8 +106,8 @@ def card_not_built(image: str, cell: Mapping[str, str], state: str, hover: str) 
 def card_of(manifest: Manifest) -> Card:
     """Return the card of a manifest's image."""
     state, mark, word = standing_of(manifest)
-    names = in_order(manifest.artifacts, FORMATS)
-    artifacts = {FORMATS.get(name, name): manifest.artifacts[name] for name in names}
+    names = in_order(manifest.artifacts, FORMAT_TITLES)
+    artifacts = {FORMAT_TITLES.get(name, name): manifest.artifacts[name] for name in names}
     seconds = manifest.durations_s
     total = sum(seconds.values())
     evidence = [(f"evidence: {file.rpartition('/')[2]}", file) for file in manifest.evidence]
@@ -206,10 +206,10 @@ def _checks(
             by_check.setdefault(outcome.check, {})[run] = outcome
     columns = [
         *formats,
-        *in_order(sorted(outcomes.keys() - {*formats}), FORMATS),
+        *in_order(sorted(outcomes.keys() - {*formats}), FORMAT_TITLES),
     ]  # further runners last
     return {
-        check: tuple((FORMATS.get(name, name), own.get(name)) for name in columns)
+        check: tuple((FORMAT_TITLES.get(name, name), own.get(name)) for name in columns)
         for check, own in by_check.items()
     }
 
