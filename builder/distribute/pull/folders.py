@@ -13,7 +13,7 @@ from itertools import takewhile
 from pathlib import Path
 
 from builder.distribute.pull.members import shown
-from builder.model.errors import BadInput, Interrupted, Refused
+from builder.model.errors import BadInput, Interrupted, MissingPrerequisite, Refused
 from builder.system.files import fsync, fsync_files
 from builder.system.locks import locked
 
@@ -44,7 +44,7 @@ def atomic_folder(
                     stopped=lambda: os.path.lexists(target),
                 )
             )
-        except (OSError, Interrupted) as error:
+        except (OSError, Interrupted, MissingPrerequisite) as error:
             if not os.path.lexists(target):
                 if isinstance(error, _NO_FOLDER):
                     raise _not_made(target, error) from error
