@@ -19,7 +19,7 @@ from typing import TypeVar, cast
 from builder.artifacts.manifests import size_of
 from builder.compile.spec.image_scripts import EXECUTABLE
 from builder.model import Artifact, PlannedImage, Spec
-from builder.model.errors import BuildStep, counted
+from builder.model.errors import BuildStep, MissingPrerequisite, counted
 from builder.model.manifest import FILES, LOG
 from builder.model.records import read, write
 from builder.system.files import (
@@ -153,25 +153,27 @@ def write_spec(
 ) -> None:
     """Write a spec's folder: the same spec gives the same bytes and modes.
 
-    Files that have their text already stay as they are.
+    Files that have their text already stay as they are. Several writers wait for each other.
     `sources` has stored files by URL. Source files of the spec that it does not have are left out.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     own = (spec.dockerfile, spec.singularity, "*\n!files\n")
     texts = {**dict(zip(SPEC_FILES, own, strict=True)), **spec.files}
-    if _has_others(folder / "files", texts):
-        remove(folder / "files")
-    for name, text in texts.items():
-        _write(folder / name, text, 0o755 if name.startswith(EXECUTABLE) else 0o644)
-    for source in spec.sources:
-        if path := (sources or {}).get(source.url):
-            (folder / source.in_context).parent.mkdir(parents=True, exist_ok=True)
-            link_or_copy(path, folder / source.in_context)
-            (folder / source.in_context).chmod(0o644)
-    archive = folder / archive_name
-    archive.unlink(missing_ok=True)
-    if base_archive is not None:
-        link_or_copy(base_archive, archive)
+    with contextlib.ExitStack() as held:
+        with contextlib.suppress(MissingPrerequisite):  # the output may have no locks
+            held.enter_context(locked(folder, "spec"))
+        if _has_others(folder / "files", texts):
+            remove(folder / "files")
+        for name, text in texts.items():
+            _write(folder / name, text, 0o755 if name.startswith(EXECUTABLE) else 0o644)
+        for source in spec.sources:
+            if path := (sources or {}).get(source.url):
+                (folder / source.in_context).parent.mkdir(parents=True, exist_ok=True)
+                link_or_copy(path, folder / source.in_context)
+                (folder / source.in_context).chmod(0o644)
+        archive = folder / archive_name
+        archive.unlink(missing_ok=True)
+        if base_archive is not None:
+            link_or_copy(base_archive, archive)
 
 
 def _has_others(files: Path, expected: Iterable[str]) -> bool:
