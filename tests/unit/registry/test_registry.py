@@ -407,6 +407,23 @@ def test_a_registry_that_is_away() -> None:
     assert len(waits) == 4
 
 
+@pytest.mark.parametrize(
+    "proxy",
+    [
+        *("socks5://user:hush@h:9", "http://h:abc", "http://user:hush@[::1", "user:hush@h:9"),
+        *("http://user:hush/x@h:9", "http://user:hush@", "http:///hush"),
+    ],
+)
+def test_a_faulty_proxy_is_no_fault_of_the_registry(
+    proxy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("https_proxy", proxy)
+    registry = connect(Reference.parse("registry.example/a"), Credentials(files=()))
+    with pytest.raises(BadInput, match=r"^the proxy in .* cannot be used\n.*SOCKS") as caught:
+        registry.resolve("1")
+    assert "hush" not in str(caught.value)
+
+
 def test_an_authority_that_is_not_there(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SSL_CERT_FILE", "/nowhere/ca.pem")
     with pytest.raises(BadInput) as caught:
