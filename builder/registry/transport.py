@@ -253,9 +253,10 @@ class Transport:
             ),
             size=request.limits.size,
         )
+        pool = connections(url)
         try:
             with watched(watch):
-                response = connections(url).urlopen(
+                response = pool.urlopen(
                     request.method,
                     url,
                     body=request.body() if request.body else None,
@@ -266,7 +267,10 @@ class Transport:
                     preload_content=False,
                 )
         except (urllib3.exceptions.HTTPError, OSError) as error:
-            raise no_response(error, request.resource) from error
+            server, at = server_of(url), request.resource
+            at += "" if server in re.split("[/ ]", at) else f": {server}"  # after a redirect
+            at += f" through the proxy {pool.proxy.netloc}" if pool.proxy else ""
+            raise no_response(error, at) from error
         assert isinstance(response, HTTPResponse)
         response.url, response.auto_close = url, False  # so that `with` closes it
         return response

@@ -424,6 +424,26 @@ def test_a_faulty_proxy_is_no_fault_of_the_registry(
     assert "hush" not in str(caught.value)
 
 
+def test_the_server_that_does_not_answer_is_named(
+    fake: Fake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    where = {"Location": "http://127.0.0.1:9/x?secret"}
+    fake.faults = [Fault(pattern="manifests", status=307, headers=where, times=99)]
+    with pytest.raises(
+        Unreachable, match=r"manifests/1: 127\.0\.0\.1:9: no response: Conn"
+    ) as caught:
+        client(fake).resolve("1")
+    assert "secret" not in str(caught.value)
+    monkeypatch.setenv("https_proxy", "http://user:secret@127.0.0.1:9")
+    monkeypatch.setenv("no_proxy", "")
+    registry = connect(
+        Reference.parse("registry.example/a"), Credentials(files=()), wait=lambda _: None
+    )
+    through = r"^registry.example/a: manifests/1 through the proxy 127.0.0.1:9: no response: "
+    with pytest.raises(Unreachable, match=through):
+        registry.resolve("1")
+
+
 def test_an_authority_that_is_not_there(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SSL_CERT_FILE", "/nowhere/ca.pem")
     with pytest.raises(BadInput) as caught:
