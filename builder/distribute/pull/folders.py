@@ -88,6 +88,14 @@ def _is_own_folder(path: Path) -> bool:
 
 
 def _not_made(path: Path, error: OSError) -> BadInput:
+    lock = path.with_name(f".{path.name}.lock")
+    with contextlib.suppress(OSError):
+        if (owner := lock.lstat().st_uid) != os.geteuid():
+            return BadInput(
+                f"{lock} belongs to user {owner}, who makes {path.name} or was interrupted",
+                hint="name another folder; or, if no pull of that user runs, have that user remove "
+                f"it and .{path.name}.partial",
+            )
     return BadInput(f"{path.parent}: cannot create a folder there ({error})")
 
 
