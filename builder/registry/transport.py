@@ -22,6 +22,7 @@ from urllib.parse import urlencode, urlsplit
 import urllib3.exceptions
 from urllib3 import HTTPResponse, Timeout
 
+from builder.model.errors import BadInput
 from builder.registry.connections import (
     SMALL_BODY,
     TOO_LONG,
@@ -44,7 +45,7 @@ from builder.registry.failures import (
     no_response,
     no_token,
 )
-from builder.registry.references import DOCKER_HUB
+from builder.registry.references import DOCKER_HUB, HOST
 from builder.system.home import Home
 from builder.system.locks import locked
 from builder.system.web import cause_of, innermost, joined, origin, server_of
@@ -89,9 +90,9 @@ class Request:
 class Transport:
     """Requests to one registry, from any number of threads.
 
-    `plain_http` are hosts without TLS. Loopback addresses are used without TLS, too, unless the
-    server requires it. `sleep.stop` ends all requests. Clients of one repository may share a
-    `state`. `tell` receives a line for each wait. See `builder.registry.connections`.
+    `plain_http` are hosts without TLS; anything else is `BadInput`. Loopback addresses are used
+    without TLS, too, unless the server requires it. `sleep.stop` ends all requests. Clients of one
+    repository may share a `state`. `tell` receives a line for each wait. See `connections`.
     """
 
     def __init__(
@@ -106,6 +107,8 @@ class Transport:
         attempts: int | None = None,
         state: RegistryState | None = None,
     ) -> None:
+        if not all(map(HOST.fullmatch, plain_http)):  # not printed: it may hold a login
+            raise BadInput("--plain-http: not HOST or HOST:PORT")
         self.registry, self.timeout_s, self.tell = registry, timeout_s, tell
         self._attempts = attempts
         self.sleep = Sleep()

@@ -160,7 +160,7 @@ class Root:
     """
 
     def __init__(self, path: Path) -> None:
-        self._names: list[str] = []
+        self._path, self._names = path, list[str]()
         self._open = [os.open(path, _FOLDER)]
 
     def close(self) -> None:
@@ -180,13 +180,17 @@ class Root:
         """Write a file; return the SHA-256 of its content, in hexadecimal."""
         digest = hashlib.sha256()
         parent, name = self._parent(path)
-        with os.fdopen(os.open(name, _FILE, 0o600, dir_fd=parent), "wb") as file:
-            for piece in content:
-                digest.update(piece)
-                file.write(piece)
-            file.flush()
-            os.fchmod(file.fileno(), mode)
-            os.utime(file.fileno(), _times(mtime))
+        try:
+            with os.fdopen(os.open(name, _FILE, 0o600, dir_fd=parent), "wb") as file:
+                for piece in content:
+                    digest.update(piece)
+                    file.write(piece)
+                file.flush()
+                os.fchmod(file.fileno(), mode)
+                os.utime(file.fileno(), _times(mtime))
+        except OSError as error:  # of a full disk; it has no path, or one below the descriptor
+            error.filename = str(self._path / path)
+            raise
         return digest.hexdigest()
 
     def link(self, path: str, target: str, mtime: float) -> None:

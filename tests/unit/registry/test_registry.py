@@ -444,6 +444,15 @@ def test_the_server_that_does_not_answer_is_named(
         registry.resolve("1")
 
 
+def test_a_registry_without_tls_is_a_host() -> None:
+    """A login was accepted, and had no effect."""
+    named = partial(connect, Reference.parse("quay.io/a"), Credentials(files=()))
+    assert named(plain_http=("quay.io", "127.0.0.1:5000", "[::1]:5000", "localhost"))
+    for host in ("u:hush@quay.io", "http://u:hush@quay.io", "quay.io/hush", "hush:"):
+        with pytest.raises(BadInput, match=r"^--plain-http: not HOST or HOST:PORT$"):
+            named(plain_http=("quay.io", host))
+
+
 def test_an_authority_that_is_not_there(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SSL_CERT_FILE", "/nowhere/ca.pem")
     with pytest.raises(BadInput) as caught:
