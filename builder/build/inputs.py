@@ -138,7 +138,8 @@ def project_digests(project: Path) -> dict[str, str]:
 def packed_files(project: Path, local: Iterable[str] = ()) -> dict[str, Path]:
     """Return the files of all layers by their paths in a copy of the project for other machines.
 
-    `local` are paths of sources that lie in the project. A site's settings are left out.
+    `local` are paths of sources that lie in the project. A site's settings are left out. Raises
+    `BadInput` for a link to a file outside of its layer: others would get that file.
     """
     layers = layers_of(project)
     files = {} if layers.holders(RUN_CHECKS) else {RUN_CHECKS: layers.run_checks}
@@ -147,6 +148,8 @@ def packed_files(project: Path, local: Iterable[str] = ()) -> dict[str, Path]:
         scripts = _below(layer, Path(CHECKS).parent.as_posix())
         for name in (*_declaring(layer), *scripts, *local):
             if (path := layer.folder / name).is_file():
+                if not path.resolve().is_relative_to(layer.folder.resolve()):
+                    raise BadInput(f"{path}: a link out of the project", hint="copy its target")
                 files[f"{inside}{name}"] = path
     return files
 
@@ -157,9 +160,11 @@ def _declaring(layer: Layer) -> list[str]:
 
 
 def _below(layer: Layer, folder: str) -> Iterator[str]:
+    """Yield the files below a layer's folder; hidden ones, such as .env, are the user's own."""
     for path in sorted((layer.folder / folder).rglob("*")):
-        if path.is_file() and "__pycache__" not in path.parts:
-            yield path.relative_to(layer.folder).as_posix()
+        name = path.relative_to(layer.folder).as_posix()
+        if path.is_file() and "__pycache__" not in path.parts and "/." not in f"/{name}":
+            yield name
 
 
 def program_digest(program: Path = _PROGRAM) -> str:

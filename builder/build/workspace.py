@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import itertools
 import json
-import os
 import secrets
 import shutil
 import stat
@@ -19,7 +17,7 @@ from typing import TypeVar, cast
 from builder.artifacts.manifests import size_of
 from builder.compile.spec.image_scripts import EXECUTABLE
 from builder.model import Artifact, PlannedImage, Spec
-from builder.model.errors import BuildStep, counted
+from builder.model.errors import BuildStep, MissingPrerequisite, counted
 from builder.model.manifest import FILES, LOG
 from builder.model.records import read, write
 from builder.system.files import (
@@ -153,39 +151,35 @@ def write_spec(
 ) -> None:
     """Write a spec's folder: the same spec gives the same bytes and modes.
 
-    Files that have their text already stay as they are.
+    Files that have their text already stay as they are. Several writers wait for each other.
     `sources` has stored files by URL. Source files of the spec that it does not have are left out.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     own = (spec.dockerfile, spec.singularity, "*\n!files\n")
     texts = {**dict(zip(SPEC_FILES, own, strict=True)), **spec.files}
-    if _has_others(folder / "files", texts):
-        remove(folder / "files")
-    for name, text in texts.items():
-        _write(folder / name, text, 0o755 if name.startswith(EXECUTABLE) else 0o644)
-    for source in spec.sources:
-        if path := (sources or {}).get(source.url):
-            (folder / source.in_context).parent.mkdir(parents=True, exist_ok=True)
-            link_or_copy(path, folder / source.in_context)
-            (folder / source.in_context).chmod(0o644)
-    archive = folder / archive_name
-    archive.unlink(missing_ok=True)
-    if base_archive is not None:
-        link_or_copy(base_archive, archive)
+    with contextlib.ExitStack() as held:
+        with contextlib.suppress(MissingPrerequisite):  # the output may have no locks
+            held.enter_context(locked(folder, "spec"))
+        if _has_others(folder / "files", texts):
+            remove(folder / "files")
+        for name, text in texts.items():
+            _write(folder / name, text, 0o755 if name.startswith(EXECUTABLE) else 0o644)
+        for source in spec.sources:
+            if path := (sources or {}).get(source.url):
+                (folder / source.in_context).parent.mkdir(parents=True, exist_ok=True)
+                link_or_copy(path, folder / source.in_context)
+                (folder / source.in_context).chmod(0o644)
+        archive = folder / archive_name
+        archive.unlink(missing_ok=True)
+        if base_archive is not None:
+            link_or_copy(base_archive, archive)
 
 
 def _has_others(files: Path, expected: Iterable[str]) -> bool:
     """Return whether a spec's folder of files has any other path than `expected`, or links."""
-    root, names = f"{files.parent}/", {*expected}
-    paths = (name.split("/")[:-1] for name in names)
-    folders = {folder for path in paths for folder in itertools.accumulate(path, "{}/{}".format)}
-    for top, below, own in os.walk(files):
-        inside = [f"{top}/{name}".removeprefix(root) for name in below]
-        if not folders.issuperset(inside) or any(Path(root, name).is_symlink() for name in inside):
-            return True
-        if not names.issuperset(f"{top}/{name}".removeprefix(root) for name in own):
-            return True
-    return files.is_symlink()
+    names = {files.parent / name for name in expected}
+    known = names.union(*(name.parents for name in names))
+    others = (path for path in files.rglob("*") if path not in known or path.is_symlink())
+    return files.is_symlink() or next(others, None) is not None
 
 
 def _write(file: Path, text: str, mode: int) -> None:

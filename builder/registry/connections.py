@@ -207,6 +207,7 @@ class _ResponseFile(io.RawIOBase):
         super().close()
 
 
+_PROXY = "name it as http://HOST:PORT or http://USER:PASSWORD@HOST:PORT; SOCKS is not supported"
 _OPENING = threading.Lock()
 _MOST_IDLE = 16  # idle connections to one server
 # Files or folders of certificates, each with the variable that sets it.
@@ -216,7 +217,7 @@ _Authorities = tuple[tuple[str, str], ...]
 def connections(url: str) -> PoolManager:
     """Return the pool of connections to a server, through the environment's proxy if it has one.
 
-    Raises `BadInput` for a file or folder without readable certificates.
+    Raises `BadInput` for an invalid proxy, and for a file or folder without readable certificates.
     """
     proxies = requests.utils.get_environ_proxies(url, no_proxy=None)
     with _OPENING:
@@ -229,15 +230,21 @@ def _pool(authorities: _Authorities, proxy: str) -> PoolManager:
     context = _context_that_trusts(authorities)
     pool: PoolManager
     if proxy:
-        proxy = requests.utils.prepend_scheme_if_needed(proxy, "http")
-        login = unquote(parse_url(proxy).auth or "")
-        pool = ProxyManager(
-            proxy,
-            proxy_headers=make_headers(proxy_basic_auth=login) if login else None,
-            proxy_ssl_context=context,
-            ssl_context=context,
-            maxsize=_MOST_IDLE,
-        )
+        try:
+            proxy = requests.utils.prepend_scheme_if_needed(proxy, "http")
+            login = unquote(parse_url(proxy).auth or "")
+            pool = ProxyManager(
+                proxy if parse_url(proxy).host else "",
+                proxy_headers=make_headers(proxy_basic_auth=login) if login else None,
+                proxy_ssl_context=context,
+                ssl_context=context,
+                maxsize=_MOST_IDLE,
+            )
+        except (ValueError, TypeError) as error:  # TypeError: a login without a host
+            # Without the URL, which may hold a password.
+            raise BadInput(
+                "the proxy in the environment ($https_proxy) cannot be used", hint=_PROXY
+            ) from error
     else:
         pool = PoolManager(ssl_context=context, maxsize=_MOST_IDLE)
     pool.pool_classes_by_scheme = _POOLS

@@ -16,7 +16,7 @@ from builder.system.terminal import printable
 DOCKER_HUB = "docker.io"
 _LABEL = r"[a-zA-Z0-9](?:[a-zA-Z0-9-]*[a-zA-Z0-9])?"
 _PORT = r"[1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5]"
-_HOST = re.compile(rf"(?:{_LABEL}(?:\.{_LABEL})*|\[[0-9a-fA-F:]+\])(?::0*(?:{_PORT}))?")
+HOST = re.compile(rf"(?:{_LABEL}(?:\.{_LABEL})*|\[[0-9a-fA-F:]+\])(?::0*(?:{_PORT}))?")
 _PART = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*"
 _REPOSITORY = re.compile(rf"{_PART}(?:/{_PART})*")
 _TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
@@ -49,7 +49,7 @@ class Reference:
 
     def __post_init__(self) -> None:
         fault = ""
-        if not _HOST.fullmatch(self.registry):
+        if not HOST.fullmatch(self.registry):
             fault = f'"{self.registry}" is not a host, with or without a port up to 65535'
         elif len(self.name) > _LONGEST_NAME:
             fault = f"a name has at most {_LONGEST_NAME} characters"

@@ -23,6 +23,7 @@ from urllib.parse import urlencode, urlsplit
 import urllib3.exceptions
 from urllib3 import HTTPResponse, Timeout
 
+from builder.model.errors import BadInput
 from builder.registry.connections import (
     SMALL_BODY,
     TOO_LONG,
@@ -45,7 +46,7 @@ from builder.registry.failures import (
     no_response,
     no_token,
 )
-from builder.registry.references import DOCKER_HUB
+from builder.registry.references import DOCKER_HUB, HOST
 from builder.system.home import Home
 from builder.system.locks import locked
 from builder.system.web import cause_of, innermost, joined, origin, server_of
@@ -90,10 +91,10 @@ class Request:
 class Transport:
     """Requests to one registry, from any number of threads.
 
-    `plain_http` are hosts without TLS. Loopback addresses are used without TLS, too, unless the
-    server requires it. `sleep.stop` ends all requests. `lists_referrers` is false if the registry
-    is known to have no lists. `tell` receives a line for each wait. See
-    `builder.registry.connections`.
+    `plain_http` are hosts without TLS; anything else is `BadInput`. Loopback addresses are used
+    without TLS, too, unless the server requires it. `sleep.stop` ends all requests.
+    `lists_referrers` is false if the registry is known to have no lists. `tell` receives a line for
+    each wait. See `builder.registry.connections`.
     """
 
     def __init__(
@@ -107,6 +108,8 @@ class Transport:
         timeout_s: tuple[float, float] = TIMEOUT_S,
         attempts: int | None = None,
     ) -> None:
+        if not all(map(HOST.fullmatch, plain_http)):  # not printed: it may hold a login
+            raise BadInput("--plain-http: not HOST or HOST:PORT")
         self.registry, self.timeout_s, self.tell = registry, timeout_s, tell
         self._attempts = attempts
         self.sleep = Sleep()
@@ -255,9 +258,10 @@ class Transport:
             ),
             size=request.limits.size,
         )
+        pool = connections(url)
         try:
             with watched(watch):
-                response = connections(url).urlopen(
+                response = pool.urlopen(
                     request.method,
                     url,
                     body=request.body() if request.body else None,
@@ -268,7 +272,10 @@ class Transport:
                     preload_content=False,
                 )
         except (urllib3.exceptions.HTTPError, OSError) as error:
-            raise no_response(error, request.resource) from error
+            server, at = server_of(url), request.resource
+            at += "" if server in re.split("[/ ]", at) else f": {server}"  # after a redirect
+            at += f" through the proxy {pool.proxy.netloc}" if pool.proxy else ""
+            raise no_response(error, at) from error
         assert isinstance(response, HTTPResponse)
         response.url, response.auto_close = url, False  # so that `with` closes it
         return response

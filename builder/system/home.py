@@ -161,7 +161,9 @@ def _own_path() -> Path:
         return Path(data) / "build-images"
     if folder := folder_of_user():
         return folder.absolute() / ".local/share/build-images"
-    raise MissingPrerequisite("this user has no home folder", hint="set BUILD_IMAGES_HOME, or HOME")
+    named = os.environ.get("HOME")
+    problem = f"HOME is a relative path: {named}" if named else "this user has no home folder"
+    raise MissingPrerequisite(problem, hint="set BUILD_IMAGES_HOME, or HOME")
 
 
 def folder_of_user() -> Path | None:

@@ -11,13 +11,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO
 
-from builder.model.errors import Interrupted
+from builder.model.errors import Interrupted, MissingPrerequisite
 from builder.system.terminal import printable
 
 _POLL_S = 0.1
 _MOMENT_S = 1.0
 _LONGEST = 500  # bytes of the holder of a lock
 _NO_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP}  # Lustre without the option flock
+NO_LOCKS = "its file system has no locks"
+_MOUNT = "mount it with flock, or name another folder: BUILD_IMAGES_HOME, --output"
 # Opened for writing: only then does NFS forward the lock to its server (flock(2)).
 _FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -94,15 +96,15 @@ def sole_writer(path: Path) -> Iterator[None]:
     On a file system without locks it is only replaced.
     """
     path.unlink(missing_ok=True)
-    with path.open("ab") as file:
-        with _if_supported():
-            fcntl.flock(file, fcntl.LOCK_EX)
+    with path.open("a+b") as file:
+        with contextlib.suppress(MissingPrerequisite):
+            _take(file, fcntl.LOCK_EX)
         yield
 
 
 def has_writer(file: IO[bytes]) -> bool:
     """Return whether somebody writes to an open file at present, by `sole_writer`."""
-    with _if_supported():
+    with contextlib.suppress(MissingPrerequisite):
         if not _try(file, fcntl.LOCK_SH):
             return True
         fcntl.flock(file, fcntl.LOCK_UN)
@@ -110,20 +112,15 @@ def has_writer(file: IO[bytes]) -> bool:
 
 
 @contextlib.contextmanager
-def _if_supported() -> Iterator[None]:
-    """Ignore that a file system has no locks."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in _NO_LOCKS:
-            raise
-
-
-@contextlib.contextmanager
 def _opened(folder: Path, name: str) -> Iterator[IO[str]]:
     folder.mkdir(parents=True, exist_ok=True)
-    with os.fdopen(os.open(_path(folder, name), _FLAGS, 0o666), "r+") as file:
+    # The file has its path as its name, for messages.
+    with open(_path(folder, name), "r+", opener=_open) as file:
         yield file
+
+
+def _open(path: str, _: int) -> int:
+    return os.open(path, _FLAGS, 0o666)
 
 
 def _path(folder: Path, name: str) -> Path:
@@ -144,7 +141,10 @@ def _sign(file: IO[str]) -> None:
 
 
 def _take(
-    file: IO[str], how: int, waiting: Callable[[str], object], stopped: Callable[[], bool]
+    file: IO[str] | IO[bytes],
+    how: int,
+    waiting: Callable[[str], object] = lambda _: None,
+    stopped: Callable[[], bool] = lambda: False,
 ) -> None:
     start, is_waiting = time.monotonic(), False
     while not _try(file, how):
@@ -170,4 +170,9 @@ def _try(file: IO[str] | IO[bytes], how: int) -> bool:
         fcntl.flock(file, how | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
+    except OSError as error:
+        if error.errno in _NO_LOCKS:
+            raise MissingPrerequisite(f"{file.name}: {NO_LOCKS}", hint=_MOUNT) from error
+        error.filename = file.name
+        raise
     return True

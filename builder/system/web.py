@@ -9,6 +9,7 @@ import time
 from collections.abc import Mapping
 from urllib.parse import urljoin, urlsplit
 
+from urllib3.exceptions import LocationParseError
 from urllib3.util import parse_url
 
 from builder.system import terminal
@@ -39,6 +40,8 @@ def printable(text: str) -> str:
 def innermost(error: BaseException) -> str:
     """Return the innermost reason: the outer errors repeat host, port and URL."""
     inner = cause_of(error)
+    if isinstance(inner, LocationParseError):  # its text may hold the password of a proxy
+        return "the URL, or the proxy's in the environment ($https_proxy), is invalid"
     if isinstance(inner, OSError) and inner.strerror:
         return inner.strerror
     return printable(str(inner).splitlines()[0][:120]) if str(inner) else type(inner).__name__

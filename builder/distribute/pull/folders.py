@@ -13,7 +13,7 @@ from itertools import takewhile
 from pathlib import Path
 
 from builder.distribute.pull.members import shown
-from builder.model.errors import BadInput, Interrupted, Refused
+from builder.model.errors import BadInput, Interrupted, MissingPrerequisite, Refused
 from builder.system.files import fsync, fsync_files
 from builder.system.locks import locked
 
@@ -44,7 +44,7 @@ def atomic_folder(
                     stopped=lambda: os.path.lexists(target),
                 )
             )
-        except (OSError, Interrupted) as error:
+        except (OSError, Interrupted, MissingPrerequisite) as error:
             if not os.path.lexists(target):
                 if isinstance(error, _NO_FOLDER):
                     raise _not_made(target, error) from error
@@ -88,6 +88,14 @@ def _is_own_folder(path: Path) -> bool:
 
 
 def _not_made(path: Path, error: OSError) -> BadInput:
+    lock = path.with_name(f".{path.name}.lock")
+    with contextlib.suppress(OSError):
+        if (owner := lock.lstat().st_uid) != os.geteuid():
+            return BadInput(
+                f"{lock} belongs to user {owner}, who makes {path.name} or was interrupted",
+                hint="name another folder; or, if no pull of that user runs, have that user remove "
+                f"it and .{path.name}.partial",
+            )
     return BadInput(f"{path.parent}: cannot create a folder there ({error})")
 
 
@@ -152,7 +160,7 @@ class Root:
     """
 
     def __init__(self, path: Path) -> None:
-        self._names: list[str] = []
+        self._path, self._names = path, list[str]()
         self._open = [os.open(path, _FOLDER)]
 
     def close(self) -> None:
@@ -172,13 +180,17 @@ class Root:
         """Write a file; return the SHA-256 of its content, in hexadecimal."""
         digest = hashlib.sha256()
         parent, name = self._parent(path)
-        with os.fdopen(os.open(name, _FILE, 0o600, dir_fd=parent), "wb") as file:
-            for piece in content:
-                digest.update(piece)
-                file.write(piece)
-            file.flush()
-            os.fchmod(file.fileno(), mode)
-            os.utime(file.fileno(), _times(mtime))
+        try:
+            with os.fdopen(os.open(name, _FILE, 0o600, dir_fd=parent), "wb") as file:
+                for piece in content:
+                    digest.update(piece)
+                    file.write(piece)
+                file.flush()
+                os.fchmod(file.fileno(), mode)
+                os.utime(file.fileno(), _times(mtime))
+        except OSError as error:  # of a full disk; it has no path, or one below the descriptor
+            error.filename = str(self._path / path)
+            raise
         return digest.hexdigest()
 
     def link(self, path: str, target: str, mtime: float) -> None:

@@ -18,9 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from builder.host.doctor.diagnosis import DISK, Item
-from builder.model.errors import BuildImagesError
+from builder.model.errors import BuildImagesError, MissingPrerequisite
 from builder.system.files import type_of
 from builder.system.home import folder_of_user
+from builder.system.locks import NO_LOCKS, locked
 from builder.system.process import Processes
 from builder.system.storage_drivers import VFS, StorageTrial, needed_bytes
 
@@ -49,9 +50,7 @@ def folder_items(home: Path, trial: FolderTrial, storage: StorageTrial) -> list[
     need = needed_bytes(storage.driver)
     own = folder_of_user()
     is_own = own is not None and home.is_relative_to(own)
-    larger = "set BUILD_IMAGES_HOME to a folder " + (
-        "on a larger disk" if is_own else "of your own"
-    )
+    larger = "set BUILD_IMAGES_HOME to a folder " + ("on another disk" if is_own else "of your own")
     problem = folder_problem(temporary, trial) if temporary.is_dir() else "missing"
     return [
         _item(HOME, "the builder's home", home, folder_problem(home, trial, need=need), larger),
@@ -64,14 +63,20 @@ def folder_items(home: Path, trial: FolderTrial, storage: StorageTrial) -> list[
 def folder_problem(folder: Path, trial: FolderTrial | None = None, *, need: int = 0) -> str:
     """Return why a folder, which need not exist yet, cannot be used; empty if it can.
 
-    Without a trial, no program is started and free space is not checked.
+    Without a trial, no program is started and free space is not checked. The home, which alone has
+    a `need`, needs locks.
     """
     existing = standing(folder)
     try:
         with _scratch(existing) as scratch:
             if trial is None:
                 return ""
+            if need:
+                with locked(scratch, "trial"):
+                    pass
             return _not_started(scratch, trial) or _no_room(existing, scratch, need)
+    except MissingPrerequisite:
+        return f"{NO_LOCKS} (Lustre: mount it with flock)"
     except OSError as error:
         return f"cannot be written to: {error.strerror or error}"
 

@@ -165,6 +165,11 @@ def _is_accepted(key: _Public | _Private) -> bool:
 
 
 def _read(reference: str, environment: Mapping[str, str], *, private: bool = False) -> bytes:
+    if "-----BEGIN" in reference or "\n" in reference:
+        raise BadInput(
+            "the text of a key in place of its name: every user of this machine could read it",
+            hint="name the key's file; or put the key into a variable, and name it as env://NAME",
+        )
     if reference.startswith(ENVIRONMENT):
         name = reference.removeprefix(ENVIRONMENT)
         if not environment.get(name):

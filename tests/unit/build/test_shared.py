@@ -137,6 +137,9 @@ def test_a_user_without_a_home_is_asked_for_one(monkeypatch: pytest.MonkeyPatch)
         MissingPrerequisite, match=r"no home folder\n  hint: set BUILD_IMAGES_HOME, or"
     ):
         Home.of_environment()
+    monkeypatch.setenv("HOME", "rel")
+    with pytest.raises(MissingPrerequisite, match=r"^HOME is a relative path: rel\n  hint: set"):
+        Home.of_environment()
 
 
 # ---- What is taken from it ----

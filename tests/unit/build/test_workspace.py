@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import os
 import stat
+import threading
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -206,6 +210,41 @@ def test_a_spec_is_written_whole(tmp_path: Path) -> None:
     assert modes["files/src/hello.c"] == modes["Dockerfile"] == 0o644
     write_spec(spec, None, folder, "base.oci.tar")  # as if from a registry
     assert not (folder / "base.oci.tar").exists()
+
+
+def test_two_may_write_a_spec_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file that one is about to write is not another's file to the other."""
+    one = image(tmp_path / "p", recipes=[recipe(checks=("hello",))], checks=[check()])
+    spec = compile_spec(one, run_checks="#!/bin/sh\n")
+
+    writing = threading.Event()
+
+    def write_slowly(file: Path, text: str) -> None:
+        partial = file.with_name(f".{os.urandom(4).hex()}.partial")
+        partial.write_text(text)
+        if "files" in file.parts:
+            writing.set()
+            time.sleep(0.05)
+        partial.rename(file)
+
+    monkeypatch.setattr("builder.build.workspace.write_atomically", write_slowly)
+    with ThreadPoolExecutor() as pool:
+        first = pool.submit(write_spec, spec, None, tmp_path / "out", "base.oci.tar")
+        assert writing.wait(10)
+        write_spec(spec, None, tmp_path / "out", "base.oci.tar")
+        first.result()
+
+
+def test_a_spec_is_written_where_there_are_no_locks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def flock(*_: object) -> None:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+    monkeypatch.setattr("fcntl.flock", flock)
+    spec = compile_spec(image(tmp_path / "p"), run_checks="#!/bin/sh\n")
+    write_spec(spec, None, tmp_path / "out", "base.oci.tar")
+    assert (tmp_path / "out/Dockerfile").read_text() == spec.dockerfile
 
 
 def test_writing_replaces_at_once(tmp_path: Path) -> None:

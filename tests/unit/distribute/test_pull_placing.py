@@ -321,6 +321,22 @@ def test_what_somebody_else_prepared_is_not_gone_through(
     assert [one.name for one in tmp_path.iterdir()] == [".a.partial"]
 
 
+def test_a_lock_of_another_user_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a folder of all users, this one may not open it."""
+    (tmp_path / ".a.lock").touch()
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+
+    def refused(*_: object, **__: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr("builder.distribute.pull.folders.locked", refused)
+    owner = (
+        rf"^{tmp_path}/\.a\.lock belongs to user {os.getuid()}, who makes a or was interrupted\n"
+    )
+    with pytest.raises(BadInput, match=rf"{owner}  hint: name another .* \.a\.partial$"):
+        make(tmp_path / "a")
+
+
 def test_the_lock_is_of_a_file_that_is_open_for_writing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import hashlib
 import io
@@ -30,6 +31,7 @@ from builder.distribute.pull.layers import Unpacked, read
 from builder.distribute.pull.receipts import Changes
 from builder.distribute.pull.streams import LIMITS
 from builder.model.errors import Refused
+from builder.system.home import failure_of
 
 DIR, LINK, HARD = tarfile.DIRTYPE, tarfile.SYMTYPE, tarfile.LNKTYPE
 
@@ -476,6 +478,20 @@ def test_a_file_that_breaks_off_is_refused(blobs: Path, target: Path) -> None:
     for rest in (b"", b"123"):
         refused("", blob(blobs, header + rest), target=target)
         (target / "x").unlink(missing_ok=True)
+
+
+def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    """As on a full disk: the error of `write` has no path."""
+
+    def content() -> Iterator[bytes]:
+        yield b"text"
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    root = Root(tmp_path)
+    with pytest.raises(OSError, match="No space left") as caught:
+        root.file("file", content(), 0o644, 0)
+    root.close()
+    assert str(failure_of(caught.value)).startswith(f"{tmp_path}/file: No space left on device\n")
 
 
 def test_nothing_leads_out_of_a_root_whatever_lies_in_it(tmp_path: Path, target: Path) -> None:

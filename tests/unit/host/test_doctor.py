@@ -642,6 +642,17 @@ def test_a_program_that_is_not_started_from_the_home(
     assert "mounted noexec" in machine.examine().items["home"].text
 
 
+def test_a_home_without_locks(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    def flock(*_: object) -> None:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+    monkeypatch.setattr("fcntl.flock", flock)
+    items = machine.examine().items
+    assert f"{machine.home}: its file system has no locks" in items["home"].text
+    assert "BUILD_IMAGES_HOME" in items["home"].remedy
+    assert items["temporary"].ok
+
+
 @pytest.mark.parametrize(
     ("number", "kind", "free", "text"),
     [
@@ -670,11 +681,11 @@ def test_a_quota_is_found_by_a_large_file(
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(("below", "hint"), [(True, "on a larger disk"), (False, "of your own")])
+@pytest.mark.parametrize(("below", "hint"), [(True, "on another disk"), (False, "of your own")])
 def test_a_full_home_is_to_be_moved(
     below: bool, hint: str, machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """To a larger disk if it is the user's own folder that is full."""
+    """To another disk if it is the user's own folder that is full."""
     own = machine.home.parent if below else machine.root / "elsewhere"
     monkeypatch.setattr(folders, "folder_of_user", lambda: own)
     monkeypatch.setattr(folders, "free_bytes", lambda _: 1_000_000_000)

@@ -503,6 +503,22 @@ def test_a_packed_project_gives_the_same_images_anywhere(
     assert len(compiled(copy, plan.images)) == len(before)
 
 
+def test_no_file_of_others_is_packed(project: Path, site: Path, tmp_path: Path) -> None:
+    hidden = ("recipes/.env", "files/.cache/token", "tests/images/.env")
+    written(project, {"recipes/more.yaml": MORE, **dict.fromkeys(hidden, "token")})
+    assert not {*hidden} & {*packed_files(project), *project_digests(project)}
+    (project / "recipes/same.yaml").symlink_to("more.yaml")
+    assert "recipes/same.yaml" in packed_files(project)
+    (tmp_path / "secret").write_text("secret")
+    for layer in (project, site):
+        link = layer / "tests/images/other.c"
+        link.parent.mkdir(exist_ok=True, parents=True)
+        link.symlink_to(tmp_path / "secret")
+        with pytest.raises(BadInput, match=r"tests/images/other\.c: a link out of the project"):
+            packed_files(project)
+        link.unlink()
+
+
 def test_provenance_names_the_layer_of_each_file_that_is_used(project: Path, site: Path) -> None:
     core = (GOOD / "recipes/core.yaml").read_text()
     written(site, {"recipes/core.yaml": core, "recipes/more.yaml": MORE})

@@ -408,6 +408,52 @@ def test_a_registry_that_is_away() -> None:
     assert len(waits) == 4
 
 
+@pytest.mark.parametrize(
+    "proxy",
+    [
+        *("socks5://user:hush@h:9", "http://h:abc", "http://user:hush@[::1", "user:hush@h:9"),
+        *("http://user:hush/x@h:9", "http://user:hush@", "http:///hush"),
+    ],
+)
+def test_a_faulty_proxy_is_no_fault_of_the_registry(
+    proxy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("https_proxy", proxy)
+    registry = connect(Reference.parse("registry.example/a"), Credentials(files=()))
+    with pytest.raises(BadInput, match=r"^the proxy in .* cannot be used\n.*SOCKS") as caught:
+        registry.resolve("1")
+    assert "hush" not in str(caught.value)
+
+
+def test_the_server_that_does_not_answer_is_named(
+    fake: Fake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    where = {"Location": "http://127.0.0.1:9/x?secret"}
+    fake.faults = [Fault(pattern="manifests", status=307, headers=where, times=99)]
+    with pytest.raises(
+        Unreachable, match=r"manifests/1: 127\.0\.0\.1:9: no response: Conn"
+    ) as caught:
+        client(fake).resolve("1")
+    assert "secret" not in str(caught.value)
+    monkeypatch.setenv("https_proxy", "http://user:secret@127.0.0.1:9")
+    monkeypatch.setenv("no_proxy", "")
+    registry = connect(
+        Reference.parse("registry.example/a"), Credentials(files=()), wait=lambda _: None
+    )
+    through = r"^registry.example/a: manifests/1 through the proxy 127.0.0.1:9: no response: "
+    with pytest.raises(Unreachable, match=through):
+        registry.resolve("1")
+
+
+def test_a_registry_without_tls_is_a_host() -> None:
+    """A login was accepted, and had no effect."""
+    named = partial(connect, Reference.parse("quay.io/a"), Credentials(files=()))
+    assert named(plain_http=("quay.io", "127.0.0.1:5000", "[::1]:5000", "localhost"))
+    for host in ("u:hush@quay.io", "http://u:hush@quay.io", "quay.io/hush", "hush:"):
+        with pytest.raises(BadInput, match=r"^--plain-http: not HOST or HOST:PORT$"):
+            named(plain_http=("quay.io", host))
+
+
 def test_an_authority_that_is_not_there(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SSL_CERT_FILE", "/nowhere/ca.pem")
     with pytest.raises(BadInput) as caught:

@@ -396,6 +396,16 @@ def test_user_names_and_passwords_are_not_shown(server: Server, tmp_path: Path) 
     assert "secret" not in text
 
 
+@pytest.mark.parametrize("login", ["user:hush/x@h", "user:hush#x@h", "user:hush@h:99999"])
+def test_the_password_of_an_invalid_proxy_is_not_shown(
+    login: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("https_proxy", f"http://{login}")
+    with pytest.raises(NotFetched, match=r"^h\.example: .*proxy.*is invalid$") as raised:
+        downloader().fetch("https://h.example/f", tmp_path / "f")
+    assert "hush" not in str(raised.value)
+
+
 def test_the_name_of_a_debian_mirror_is_not_shown(server: Server, tmp_path: Path) -> None:
     wanted = LockedSource(
         url="debian-source:hello/1.0",

@@ -15,8 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from builder.model.errors import Interrupted
+from builder.model.errors import Interrupted, MissingPrerequisite
 from builder.system import locks
+from builder.system.home import failure_of
 from builder.system.locks import (
     has_writer,
     is_at,
@@ -43,6 +44,13 @@ def test_a_file_is_written_where_there_are_no_locks(
         assert not has_writer(file)
     with refused, path.open("rb") as file:
         assert not has_writer(file)
+    for lock in (locked, shared_lock, locked_now):
+        with pytest.raises((OSError, MissingPrerequisite)) as caught, lock(tmp_path, "x"):
+            pytest.fail("it was held")
+        error = caught.value
+        text = str(failure_of(error) if isinstance(error, OSError) else error)
+        assert text.startswith(f"{tmp_path}/.x.lock: ")
+        assert ("its file system has no locks\n  hint: mount" in text) == (number != errno.EIO)
 
 
 def test_one_waits_for_the_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

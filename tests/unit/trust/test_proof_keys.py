@@ -190,6 +190,20 @@ def test_a_key_that_others_can_read_is_refused(mode: int, tmp_path: Path) -> Non
         assert private_key(str(file), SECRET)
 
 
+@pytest.mark.parametrize("reference", ["{}", "env://{}"])
+def test_a_keys_text_as_its_name_is_not_shown(reference: str) -> None:
+    """`--key "$(cat site.key)"`"""
+    text = pem(our_key().key)
+    for named in (text, " ".join(text.splitlines()), text.splitlines()[1] + "\n"):
+        for read in (
+            lambda name: signer_of(name, {}, Processes()),
+            lambda name: public_key(name, {}),
+        ):
+            with pytest.raises(BadInput, match="the text of a key") as caught:
+                read(reference.format(named))
+            assert text.splitlines()[1] not in str(caught.value)
+
+
 def test_a_key_out_of_a_pipe_has_no_mode() -> None:
     """`--key <(pass show site)`"""
     reading, writing = os.pipe()
