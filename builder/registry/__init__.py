@@ -15,7 +15,7 @@ from builder.registry.failures import Denied, NotFound, RegistryFailed, Unreacha
 from builder.registry.manifests import INDEX, MANIFEST, Source
 from builder.registry.references import Reference
 from builder.registry.repository import INDEXES, Repository
-from builder.registry.transport import TIMEOUT_S, Transport
+from builder.registry.transport import Transport
 from builder.system.process import Processes
 
 __all__ = [
@@ -60,23 +60,13 @@ def connect(
     plain_http: Collection[str] = (),
     wait: Callable[[float], object] | None = None,
     tell: Callable[[str], object] = lambda _: None,
-    attempts: int | None = None,
-    timeout_s: tuple[float, float] = TIMEOUT_S,
 ) -> Registry:
     """Return the repository of a reference. `wait` sleeps for seconds between attempts.
 
-    `tell` receives a line for each wait, with reason and length. At most `attempts` in a row
-    make no progress (default: 5). `timeout_s` limits connecting, and a pause between two bytes.
+    `tell` receives a line for each wait, with reason and length.
     """
-    transport = Transport(
-        reference.registry,
-        credentials or Credentials(),
-        plain_http=plain_http,
-        wait=wait,
-        tell=tell,
-        attempts=attempts,
-        timeout_s=timeout_s,
-    )
+    login, server = credentials or Credentials(), reference.registry
+    transport = Transport(server, login, plain_http=plain_http, wait=wait, tell=tell)
     return Registry(transport, reference.repository)
 
 

@@ -27,11 +27,11 @@ from builder.registry import (
     Registry,
     RegistryFailed,
     WrongContent,
-    connect,
     is_digest,
 )
 from builder.registry.manifests import EMPTY_CONTENT, LARGEST_MANIFEST, descriptors, json_object
 from builder.registry.references import read_descriptor
+from builder.registry.transport import Transport
 from builder.system.files import note_use, read_regular, replacing
 from builder.system.process import Processes
 
@@ -195,13 +195,14 @@ def repository_store(text: str, processes: Processes) -> RepositoryStore:
     """
     scheme, _, name = text.rpartition("://")
     reference = Reference.parse(name)
-    plain_http = [reference.registry] if scheme == "http" else []
-    credentials = Credentials(processes=processes)
-    return RepositoryStore(
-        connect(
-            reference, credentials, plain_http=plain_http, attempts=_ATTEMPTS, timeout_s=_TIMEOUT_S
-        )
+    transport = Transport(
+        reference.registry,
+        Credentials(processes=processes),
+        plain_http=[reference.registry] if scheme == "http" else [],
+        timeout_s=_TIMEOUT_S,
+        attempts=_ATTEMPTS,
     )
+    return RepositoryStore(Registry(transport, reference.repository))
 
 
 class RepositoryStore:

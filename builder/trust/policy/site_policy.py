@@ -227,7 +227,8 @@ def _file(folder: Path | None, content: str) -> Reader[Path]:
         file = (folder or Path()) / name
         if name and folder is not None and not file.is_file():
             valid = f"valid: a file with {content}; paths start at {folder}"
-            faults.add(node.where, f"no such file: {file}", valid)
+            shown = "(the text of a key)" if "-----BEGIN" in name else file
+            faults.add(node.where, f"no such file: {shown}", valid)
         return file
 
     return read
