@@ -177,9 +177,11 @@ def write_spec(
 def _has_others(files: Path, expected: Iterable[str]) -> bool:
     """Return whether a spec's folder of files has any other path than `expected`, or links."""
     names = {files.parent / name for name in expected}
-    known = names.union(*(name.parents for name in names))
-    others = (path for path in files.rglob("*") if path not in known or path.is_symlink())
-    return files.is_symlink() or next(others, None) is not None
+    folders = {folder for name in names for folder in name.parents}
+    return files.is_symlink() or any(
+        path.is_symlink() or path not in (folders if path.is_dir() else names)
+        for path in files.rglob("*")
+    )
 
 
 def _write(file: Path, text: str, mode: int) -> None:
