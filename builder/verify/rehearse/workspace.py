@@ -71,7 +71,7 @@ class Clones:
                 try:
                     self._check_out(repository, ref, folder)
                 except StepFailed:
-                    return f"the copy in {repository} has no {ref}"
+                    return f"the copy in {repository} has no {ref}, or not all of its files"
                 return ""
         return f"no copy of {owner}/{name} (name its folder with --clones)"
 

@@ -50,7 +50,9 @@ def test_a_rehearsal_that_failed_is_none() -> None:
     [_, _, line] = table({"built": {}, "rehearsed": rehearsals}, images)
     assert line == f"| `a` | compiled only | {REHEARSED}: 7 of 9 | compiled only |"
     [_, _, line] = table({"built": {"a x86_64": {"how": "yes"}}, "rehearsed": rehearsals}, images)
-    assert line == f"| `a` | {EARLIER} | {REHEARSED}: 7 of 9 | compiled only |"  # of a date without keys
+    assert (
+        line == f"| `a` | {EARLIER} | {REHEARSED}: 7 of 9 | compiled only |"
+    )  # of a date without keys
     built = {"a x86_64": {"how": "yes", "key": "k1"}, "a ppc64le": {"how": "emulated", "key": "k2"}}
     [_, _, line] = table({"built": built, "rehearsed": rehearsals}, images)
     assert line == f"| `a` | {EARLIER} | built and proven, emulated | compiled only |"
