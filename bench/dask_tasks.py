@@ -25,7 +25,7 @@ from timing import machine
 
 from builder.build.engines import ENGINES, Tools
 from builder.build.executor import run_all
-from builder.build.planning import compiled, load_images
+from builder.build.planning import compile_images, load_images
 from builder.build.run import BuildSettings, Run
 from builder.build.schedule import Schedule
 from builder.build.tasks import Task
@@ -66,7 +66,7 @@ def measure(tasks: int, workers: int, folder: Path) -> tuple[float, float]:
     connection.carry_out_here = nothing
     vars(connection)["describe"] = facts
     images = load_images(PROJECT, Selection(images=("hpc-base-*-x86_64",)))
-    [spec, *_] = compiled(PROJECT, images)
+    [spec, *_] = compile_images(PROJECT, images)
     tools = Tools(processes=Processes(), home=Home(path=folder))
     run = Run(
         settings=BuildSettings(project=PROJECT, out=folder, engine="buildah", formats=("oci",)),

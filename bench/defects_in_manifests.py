@@ -21,7 +21,7 @@ from builder.model import FORMATS
 from builder.model.agreement import faults_of
 from builder.model.manifest import manifest_from
 from builder.model.records import write
-from builder.verify.finished_images import finished
+from builder.verify.finished_images import read_finished
 
 _NO_DIGEST = "sha256:" + "0" * 64
 
@@ -73,7 +73,7 @@ def _sound() -> tuple[Any, dict[str, Any]]:
         make_images(project, size=2000)
         image = next(one for one in images_of(project) if one.cell.arch == "x86_64")
         folder = project / "out" / image.identifier
-        manifest = finished(folder)
+        manifest = read_finished(folder)
         return write(manifest), dict(read_statements(folder, manifest))
 
 

@@ -17,7 +17,7 @@ from builder.registry import Credentials, NotFound, Reference, Registry, connect
 from builder.registry.manifests import CYCLONEDX, SIF, STATEMENT, TARBALL
 from builder.trust.proof.attachments import BUNDLE, ProofManifest
 from builder.trust.proof.attestations import attestation_tag, signature_tag
-from builder.trust.proof.keys import PublicKey, boxed, generated
+from builder.trust.proof.keys import PublicKey, as_cosign_key, generate_key
 from builder.trust.proof.verification import TrustedKey, verified
 
 RECIPES = ("tools", "app")
@@ -39,8 +39,8 @@ class Pair:
 
 def made_key(folder: Path) -> Pair:
     """A new pair to sign with, as `build-images keys generate` makes it."""
-    made, private, public = generated(), folder / "site.key", folder / "site.pub"
-    private.write_bytes(boxed(made, b""))
+    made, private, public = generate_key(), folder / "site.key", folder / "site.pub"
+    private.write_bytes(as_cosign_key(made, b""))
     private.chmod(0o600)
     public.write_bytes(made.public.pem)
     return Pair(private=private, public=public, key=made.public)

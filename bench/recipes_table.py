@@ -30,7 +30,7 @@ RECORD = ROOT / "docs/evidence/recipes.json"
 ARCHS = ("x86_64", "ppc64le", "aarch64")
 PROVEN, REHEARSED, COMPILED = "built and proven", "rehearsed", "compiled only"
 FORMATS = {"oci": "OCI image", "sif": "SIF", "charliecloud": "tarball"}
-EARLIER = "built and proven; recipe or checks have changed since"
+EARLIER = "; recipe or checks have changed since"
 Row = tuple[str, bool]  # a recipe, and whether with CUDA
 
 
@@ -80,11 +80,11 @@ def _seen(record: dict[str, Any], key: str, images: list[MatrixImage]) -> str:
         # Rows of earlier dates have no key, and are of the first image: checks have changed since.
         name = proven.get("image", images[0].identifier)
         current = dict(images).get(name)
-        state = PROVEN if current and proven.get("key") == current else EARLIER
+        since = "" if current and proven.get("key") == current else EARLIER
         axes = "-".join(name.removeprefix(f"{key.split(maxsplit=1)[0]}-").split("-")[1:-1])
         limits = [] if proven["how"] == "yes" else [proven["how"]]
         other = [] if name == images[0].identifier else [f"`{axes}`"]
-        return ", ".join([state, *limits, *other])
+        return ", ".join([PROVEN, *limits, *other]) + since
     rehearsal = record["rehearsed"].get(key)
     if rehearsal is None or rehearsal["failed"]:
         return COMPILED

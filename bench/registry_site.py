@@ -24,7 +24,7 @@ from builder.model.errors import StepFailed
 from builder.registry import INDEX, MANIFEST, Descriptor, Reference, Registry, connect
 from builder.registry.manifests import ARTIFACT_TYPES, EMPTY_CONTENT, referrer
 from builder.trust.proof.attestations import proofs
-from builder.trust.proof.keys import PrivateKey, generated
+from builder.trust.proof.keys import PrivateKey, generate_key
 from builder.trust.proof.statements import statement
 
 HERE = platform.machine()
@@ -136,7 +136,7 @@ def tree_of(layers: Sequence[bytes], place: Path) -> str:
     return tree_digest(comparable(flatten.entries_of_layout(layout)))
 
 
-_KEY = generated()
+_KEY = generate_key()
 
 
 @dataclass(kw_only=True)

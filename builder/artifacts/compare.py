@@ -178,7 +178,7 @@ class ImageContents:
 def keep_contents(folder: Path, layout: Path, entries: Mapping[str, TreeEntry]) -> None:
     """Write the contents of a verified image to its folder."""
     text = json.dumps(write(ImageContents.of(read_layout(layout), entries)))
-    with replacing(folder / CONTENTS) as partial:
+    with replacing(folder / CONTENTS, alone=True) as partial:
         partial.write_bytes(gzip.compress(text.encode(), mtime=0))
 
 

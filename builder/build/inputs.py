@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -32,7 +32,7 @@ from builder.model import (
 from builder.model.digests import digest_of_file, sha256_of_file
 from builder.model.errors import BadInput, BuildImagesError, MissingPrerequisite, counted
 from builder.model.inputs import DEBIAN_SOURCE, INDEX_SOURCES, LOCK
-from builder.model.site import PACKED, RUN_CHECKS, layer_of
+from builder.model.site import PACKED, RUN_CHECKS, SHIPPED, layer_of
 from builder.sources.base_digests import (
     MIRROR_HINT,
     Key,
@@ -72,7 +72,7 @@ def sources_of(specs: Iterable[Spec]) -> tuple[LockedSource, ...]:
     return tuple(sources[url] for url in sorted(sources))
 
 
-def fetched(
+def fetch_sources(
     project: Path, specs: Iterable[Spec], progress: Progress, *, offline: bool
 ) -> dict[str, Path]:
     """Return specs' source files by URL, verified and stored; raises what `fetch_all` raises."""
@@ -135,11 +135,11 @@ def project_digests(project: Path) -> dict[str, str]:
     return {shown: digest_of_file(path) for shown, path in files.values() if path.is_file()}
 
 
-def packed_files(project: Path, local: Iterable[str] = ()) -> dict[str, Path]:
+def packed_files(project: Path, local: Collection[str] = ()) -> dict[str, Path]:
     """Return the files of all layers by their paths in a copy of the project for other machines.
 
-    `local` are paths of sources that lie in the project. A site's settings are left out. Raises
-    `BadInput` for a link to a file outside of its layer: others would get that file.
+    `local` are paths of sources that lie in the project, or are linked from it. A site's settings
+    are left out. Raises `BadInput` for another link to a file outside of its layer.
     """
     layers = layers_of(project)
     files = {} if layers.holders(RUN_CHECKS) else {RUN_CHECKS: layers.run_checks}
@@ -147,8 +147,9 @@ def packed_files(project: Path, local: Iterable[str] = ()) -> dict[str, Path]:
         inside = "" if layer == layers.own else f"{PACKED}/{layer.name}/"
         scripts = _below(layer, Path(CHECKS).parent.as_posix())
         for name in (*_declaring(layer), *scripts, *local):
-            if (path := layer.folder / name).is_file():
-                if not path.resolve().is_relative_to(layer.folder.resolve()):
+            path, is_own = layer.folder / name, layer.name != SHIPPED and name not in local
+            if path.is_file():
+                if is_own and not path.resolve().is_relative_to(layer.folder.resolve()):
                     raise BadInput(f"{path}: a link out of the project", hint="copy its target")
                 files[f"{inside}{name}"] = path
     return files
@@ -160,10 +161,11 @@ def _declaring(layer: Layer) -> list[str]:
 
 
 def _below(layer: Layer, folder: str) -> Iterator[str]:
-    """Yield the files below a layer's folder; hidden ones, such as .env, are the user's own."""
+    """Yield the files below a layer's folder, but none that is hidden beside recipes and bases."""
     for path in sorted((layer.folder / folder).rglob("*")):
         name = path.relative_to(layer.folder).as_posix()
-        if path.is_file() and "__pycache__" not in path.parts and "/." not in f"/{name}":
+        is_hidden = name.startswith(_NAMED) and "/." in name
+        if path.is_file() and "__pycache__" not in path.parts and not is_hidden:
             yield name
 
 

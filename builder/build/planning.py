@@ -85,7 +85,7 @@ def image_of(project: Path, manifest: Manifest) -> PlannedImage | None:
     return next((image for image in images if image.identifier == manifest.image), None)
 
 
-def compiled(project: Path, images: Iterable[PlannedImage]) -> list[Spec]:
+def compile_images(project: Path, images: Iterable[PlannedImage]) -> list[Spec]:
     """Return the specs of images, or raise every fault that compiling them finds."""
     run_checks = layers_of(project).run_checks.read_text()
     specs: list[Spec] = []
@@ -132,5 +132,5 @@ def unchanged_spec(project: Path, manifest: Manifest) -> Spec:
         raise BadInput(f"{name}: the project has no such image any more", hint=hint)
     if image.content_key != manifest.content_key:
         raise BadInput(f"{name}: its recipes, base or checks changed since it was built", hint=hint)
-    [spec] = compiled(project, [image])
+    [spec] = compile_images(project, [image])
     return spec

@@ -240,11 +240,11 @@ class RunStages:
             with image_log.also_in(own) if image_log else contextlib.nullcontext():
                 build_dockerfile(run, image, folder, log=log, name=stage.tag, bases=bases)
         except StepFailed as error:
-            raise self.located(error, spec, stage) from error
+            raise self.with_place(error, spec, stage) from error
         finally:
             remove(folder)
 
-    def located(self, error: StepFailed, spec: Spec, stage: KeyedStage) -> StepFailed:
+    def with_place(self, error: StepFailed, spec: Spec, stage: KeyedStage) -> StepFailed:
         """Return the error of a stage's build with the place in the project of its failed step."""
         if error.step is None:
             return error

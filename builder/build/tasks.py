@@ -17,6 +17,7 @@ from heapq import heappop, heappush
 from pathlib import Path
 
 from builder.build.workers import ANYWHERE, Pool, Requirement, Slots
+from builder.model.errors import MissingPrerequisite
 from builder.system.files import read_json, write_atomically
 from builder.system.locks import locked
 
@@ -115,7 +116,7 @@ class Durations:
         """Add the measured durations to those that other builders wrote meanwhile."""
         if not self.measured:
             return
-        with contextlib.suppress(OSError), locked(home, "durations"):
+        with contextlib.suppress(OSError, MissingPrerequisite), locked(home, "durations"):
             known = {name: s for name, s in _read(home).items() if name not in self.measured}
             newest = dict([*known.items(), *self.measured.items()][-_MOST:])
             write_atomically(home / _FILE, json.dumps(newest, indent=0) + "\n")

@@ -276,7 +276,7 @@ class _ActiveRun:
 
 
 @contextlib.contextmanager
-def announced(
+def announce_run(
     out: Path, states: Mapping[str, str], report: Callable[[str], object]
 ) -> Iterator[None]:
     """Keep the states of a run's builds in its output folder; `report` other runs of its images."""

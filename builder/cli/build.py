@@ -15,8 +15,8 @@ from builder.artifacts.manifests import ImageState, epoch_of, judged_manifests
 from builder.artifacts.repack import shared_layers
 from builder.build import listings
 from builder.build.at_work import at_work
-from builder.build.inputs import fetched, look_for_registries
-from builder.build.planning import compiled, image_states, load_plan, states_of_stages
+from builder.build.inputs import fetch_sources, look_for_registries
+from builder.build.planning import compile_images, image_states, load_plan, states_of_stages
 from builder.build.run import BuildSettings
 from builder.build.site_store import site_store
 from builder.cli.lint import check
@@ -88,7 +88,7 @@ def declare(parser: Parser) -> None:
 def run(options: BuildOptions) -> int:
     """Build and verify the selected images, and print the results."""
     plan = load_plan(options.project, options.selection)
-    specs = compiled(options.project, plan.images)
+    specs = compile_images(options.project, plan.images)
     settings = _settings(options)
     _check_on(options, settings)
     states = image_states(options.out, plan.images, settings if settings.cache else None)
@@ -154,7 +154,7 @@ def _build(
             run = dataclasses.replace(run, layers=layers, shared=shared)
             todo = take_images(run, todo, jobs=options.jobs)
         if not options.on:  # all sources are fetched before the first image is built
-            sources = fetched(options.project, todo, progress, offline=options.offline)
+            sources = fetch_sources(options.project, todo, progress, offline=options.offline)
             run = dataclasses.replace(run, sources=sources)
         start = time.monotonic()
         results = run_job(run, specs, jobs=options.jobs, elsewhere=elsewhere, states=states)

@@ -10,7 +10,7 @@ from pathlib import Path
 from builder.cli.options import Options, Parser, a_path
 from builder.model.errors import BadInput
 from builder.system.files import create_file
-from builder.trust.proof.keys import PASSWORD, boxed, generated
+from builder.trust.proof.keys import PASSWORD, as_cosign_key, generate_key
 
 _DESCRIPTION = """\
 Create a key pair (ECDSA on P-256): PREFIX.key, encrypted in cosign's format, and PREFIX.pub, which
@@ -48,8 +48,8 @@ def run(options: KeysOptions) -> int:
             raise BadInput(problem, hint="choose another PREFIX")
     os.stat(f"{private.parent}/")  # noqa: PTH116 - check the folder before asking for a password
     password = _password()
-    key = generated()
-    create_file(private, boxed(key, password.encode()), mode=0o600)
+    key = generate_key()
+    create_file(private, as_cosign_key(key, password.encode()), mode=0o600)
     try:
         create_file(public, key.public.pem, mode=0o644)
     except BaseException:  # half a pair would stand in the way of the next try

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from builder.build.planning import compiled, load_images
+from builder.build.planning import compile_images, load_images
 from builder.cli.options import Parser, SelectorOptions
 from builder.compile.lint import lint
 from builder.compile.lint.findings import LintReport
@@ -30,7 +30,7 @@ def declare(parser: Parser) -> None:
 
 def run(options: LintOptions) -> int:
     """Print every finding; return 1 if any of them is an error."""
-    specs = compiled(options.project, load_images(options.project, options.selection))
+    specs = compile_images(options.project, load_images(options.project, options.selection))
     report = look(options.project, specs, cached=not options.no_cache)
     options.show(report.as_json(), report.as_text)
     return 1 if report.errors else 0

@@ -7,7 +7,7 @@ import datetime as dt
 from collections.abc import Sequence
 from pathlib import Path
 
-from builder.build.planning import compiled, load_images
+from builder.build.planning import compile_images, load_images
 from builder.build.run import BuildSettings
 from builder.cli.options import Parser, SelectorOptions, a_path
 from builder.model import Spec
@@ -36,7 +36,7 @@ def declare(parser: Parser) -> None:
 def run(options: RehearseOptions) -> int:
     """Rehearse the selected cells, and print what was tried; 1 if anything failed."""
     home = Home.of_environment()
-    specs = compiled(options.project, load_images(options.project, options.selection))
+    specs = compile_images(options.project, load_images(options.project, options.selection))
     progress, servers = Progress(level=options.level), Servers()
     rehearsal = rehearsal_here(options.project, options.clones, home, servers)
     today = dt.datetime.now(dt.timezone.utc).date().isoformat()

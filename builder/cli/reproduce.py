@@ -10,7 +10,7 @@ from builder.cli.options import ImageOptions, Parser, ProgressOptions
 from builder.model.errors import BadInput
 from builder.model.manifest import MANIFEST, Manifest
 from builder.system.terminal import progress_for
-from builder.verify.finished_images import finished
+from builder.verify.finished_images import read_finished
 from builder.verify.reproduction import build_again
 
 _DESCRIPTION = """\
@@ -61,7 +61,7 @@ def run(options: ReproduceOptions) -> int:
 
 
 def _manifest(folder: Path) -> Manifest:
-    manifest = finished(folder)
+    manifest = read_finished(folder)
     if manifest.inputs.source_date_epoch is None:
         raise BadInput(
             f"{folder}: built by a version whose images cannot be reproduced",

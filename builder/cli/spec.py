@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from builder.build import workspace
-from builder.build.planning import compiled, load_images
+from builder.build.planning import compile_images, load_images
 from builder.cli.lint import check
 from builder.cli.options import Parser, SelectorOptions
 from builder.compile.spec import base_archive
@@ -22,7 +22,7 @@ def declare(parser: Parser) -> None:
 
 def run(options: SpecOptions) -> int:
     """Write the specs of the selected images, lint them, and print their folders."""
-    specs = compiled(options.project, load_images(options.project, options.selection))
+    specs = compile_images(options.project, load_images(options.project, options.selection))
     for spec in specs:
         folder = options.out / spec.image.identifier
         sources = workspace.stored_sources(spec)

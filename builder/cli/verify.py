@@ -20,7 +20,7 @@ from builder.reports.report import refreshed, report_files
 from builder.system.files import write_atomically, write_texts
 from builder.system.terminal import progress_for
 from builder.verify.checks import lines_of_checks, text_of_checks
-from builder.verify.finished_images import finished, prove_again
+from builder.verify.finished_images import prove_again, read_finished
 from builder.verify.kit_evidence import import_evidence
 from builder.verify.launched import LAUNCHED, verify_launched
 from builder.verify.measure.rounds import measure
@@ -94,7 +94,7 @@ def run(options: VerifyOptions) -> int:
     folder, runners = options.path, distinct(options.runner)
     receipt = _receipt(folder, ranks, options)
     if receipt is None:
-        finished(folder)  # before anything is started
+        read_finished(folder)  # before anything is started
     run = run_on_finished(options.project, folder.parent, progress_for(options.level))
     with at_work(run.tools, options.project, run.progress.say):
         if ranks:
@@ -107,7 +107,7 @@ def run(options: VerifyOptions) -> int:
         elif receipt:
             done = verify_pulled(run, folder, receipt, runners)
         else:
-            expected = expected_target(options.project, finished(folder))
+            expected = expected_target(options.project, read_finished(folder))
             done = prove_again(run, folder, runners, expected=expected)
     if options.json:
         more = {"pulled": receipt.digest} if receipt else {}

@@ -137,7 +137,7 @@ def _gpu(case: RuleCase, runtime: Runtime, installed: HostRuntime) -> RuleAnswer
     ways = _ways(runtime, installed, case.host.gpu)
     if None in ways.values():
         return case.unknown("driver-perhaps-brought-in", options=" or ".join(ways))
-    if runtime.gpu_oldest and _is_older(installed.version, runtime.gpu_oldest):
+    if installed.version and _is_older(installed.version, runtime.gpu_oldest):
         return case.no("driver-runtime-too-old", runtime=runtime, version=installed.version)
     return case.no("driver-not-brought-in")
 

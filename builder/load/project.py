@@ -236,7 +236,8 @@ def _parse_folder(
 
 
 _timeout = positive("a number of seconds", "valid: a whole number above 0, such as 300")
-_IN_SRC = re.compile(r"\$(?:SRC|\{SRC\})/([\w.+-]+)")
+# A name with a suffix, as a whole word: others may be folders, patterns or templates.
+_IN_SRC = re.compile(r"""\$(?:SRC|\{SRC\})/([\w+-]+(?:\.[\w+-]+)+)(?=[\s'";|&)]|$)""")
 NEEDS = ("mpi", "cuda", "gpu")
 
 

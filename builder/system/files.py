@@ -27,12 +27,14 @@ T = TypeVar("T")
 
 
 @contextlib.contextmanager
-def replacing(file: Path, *, durable: bool = False) -> Iterator[Path]:
+def replacing(file: Path, *, durable: bool = False, alone: bool = False) -> Iterator[Path]:
     """Yield the path of a new file that becomes `file` at the end: readers see the old or the new.
 
-    A power failure may bring the old file back, unless it is `durable`.
+    A power failure may bring the old file back, unless it is `durable`. A writer that is `alone`
+    takes the same path again, so that what a killed process left is replaced.
     """
-    partial = file.with_name(f".{os.urandom(12).hex()}.partial")  # a longer name could be too long
+    name = file.name if alone else os.urandom(12).hex()  # a longer name could be too long
+    partial = file.with_name(f".{name}.partial")
     try:
         yield partial
         if durable:

@@ -41,7 +41,11 @@ def locked(
     with contextlib.ExitStack() as held:
         while True:
             file = held.enter_context(_opened(folder, name))
-            _take(file, fcntl.LOCK_EX, waiting, stopped)
+            try:
+                _take(file, fcntl.LOCK_EX, waiting, stopped)
+            except MissingPrerequisite:  # nobody can hold it
+                path.unlink(missing_ok=True)
+                raise
             if is_at(file.fileno(), path):
                 break
             held.close()  # the last holder removed this file; others may lock a new one

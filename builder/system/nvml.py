@@ -77,19 +77,6 @@ class RemappedRows:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class GpuLink:
-    """The connection of GPUs `a` and `b`: `nvlinks` direct links, and the PCIe level between them.
-
-    `pcie` is PIX, PXB, PHB, NODE or SYS as in `nvidia-smi topo -m`; empty if unknown.
-    """
-
-    a: int
-    b: int
-    nvlinks: int
-    pcie: str
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Gpu:
     """One GPU. None means not reported: most fields depend on model and driver.
 
@@ -147,7 +134,6 @@ class NvmlReading:
     kernel_driver: str = ""
     cuda: str = ""
     gpus: tuple[Gpu, ...] = ()
-    links: tuple[GpuLink, ...] = ()
     pci_gpus: tuple[str, ...] = ()
     fault: NvmlFault | None = None
 

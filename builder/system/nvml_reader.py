@@ -15,7 +15,7 @@ import json
 import signal
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,6 @@ from builder.system.nvml import (
     WATCHED_EVERY_S,
     EccErrors,
     Gpu,
-    GpuLink,
     NvmlFault,
     NvmlReading,
     RemappedRows,
@@ -38,7 +37,6 @@ from builder.system.nvml import (
 
 _HANGS_S = 40  # after which no caller waits; longer than a GPU takes to wake up
 # nvmlGpuTopologyLevel_t, as `nvidia-smi topo -m` writes it
-_LEVELS = {0: "PIX", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
 _ERRORS = {number: name for name, number in vars(pynvml).items() if name.startswith("NVML_ERROR_")}
 # Not a fault: a query that the model, the driver or an ordinary user's rights do not support, or
 # that is about a link or MIG device that the GPU does not have.
@@ -120,13 +118,11 @@ def read(
     host = dataclasses.replace(host, library=_loaded_file(library, proc))
     try:
         _call("nvmlInit")
-        gpus = [_read_gpu(index) for index in range(_call("nvmlDeviceGetCount"))]
         return dataclasses.replace(
             host,
             driver=_query("nvmlSystemGetDriverVersion") or "",
             cuda=_cuda(),
-            gpus=tuple(gpu for gpu, _ in gpus),
-            links=tuple(_links(gpus)),
+            gpus=tuple(map(_read_gpu, range(_call("nvmlDeviceGetCount")))),
         )
     except _CallFailed as failed:
         return dataclasses.replace(host, fault=failed.fault)
@@ -182,28 +178,6 @@ def _cuda() -> str:
     return ""
 
 
-def _links(gpus: Sequence[tuple[Gpu, object]]) -> Iterator[GpuLink]:
-    """Yield the link of each pair of GPUs that answer."""
-    sound = [(gpu, handle) for gpu, handle in gpus if handle is not None and not gpu.fault]
-    for position, (a, handle) in enumerate(sound):
-        direct = _peers(handle) if a.nvlinks else []
-        for b, other in sound[position + 1 :]:
-            pcie = ""
-            with contextlib.suppress(_CallFailed):
-                level = _query("nvmlDeviceGetTopologyCommonAncestor", handle, other)
-                pcie = _LEVELS.get(level, "")
-            yield GpuLink(a=a.index, b=b.index, nvlinks=direct.count(b.pci), pcie=pcie)
-
-
-def _peers(gpu: object) -> list[str]:
-    """Return the PCI addresses that a GPU's NVLinks lead to: GPUs, switches, or a POWER9."""
-    peers = []
-    for link in range(pynvml.NVML_NVLINK_MAX_LINKS):
-        with contextlib.suppress(_CallFailed):  # a link that is down has no peer
-            peers.append(_pci_address(_query("nvmlDeviceGetNvLinkRemotePciInfo", gpu, link)))
-    return peers
-
-
 def _pci_address(info: pynvml.nvmlPciInfo_t) -> str:
     """Return a PCI address as /sys writes it: 0000:3b:00.0; empty for no address."""
     return f"{info.domain:04x}:{info.bus:02x}:{info.device:02x}.0" if info else ""
@@ -225,12 +199,12 @@ class _Questions:
             return None
 
 
-def _read_gpu(index: int) -> tuple[Gpu, object]:
-    """Return a GPU and its handle; None for a handle that was not obtained."""
+def _read_gpu(index: int) -> Gpu:
+    """Return a GPU."""
     try:
         handle = _call("nvmlDeviceGetHandleByIndex", index)
     except _CallFailed as failed:
-        return Gpu(index=index, fault=failed.fault), None
+        return Gpu(index=index, fault=failed.fault)
     ask = _Questions(handle)
     # Without what the driver keeps for itself, as nvidia-smi says; drivers before 510 count it.
     memory = ask("MemoryInfo", pynvml.nvmlMemory_v2) or ask("MemoryInfo")
@@ -271,7 +245,7 @@ def _read_gpu(index: int) -> tuple[Gpu, object]:
         nvlinks=links.count(1),
         nvlinks_down=links.count(0),
     )
-    return dataclasses.replace(gpu, fault=ask.fault), handle
+    return dataclasses.replace(gpu, fault=ask.fault)
 
 
 def _thousandth(value: int | None) -> float | None:

@@ -79,7 +79,7 @@ def prove_again(
     return Verified(record=record, runs=proof.runs, untried=proof.untried)
 
 
-def finished(folder: Path) -> Manifest:
+def read_finished(folder: Path) -> Manifest:
     """Return the manifest of an image's output folder; raises `BadInput` for another folder."""
     manifest = manifests.read_manifest(folder)
     if manifest is None:
@@ -96,7 +96,7 @@ def opened(folder: Path, tools: Tools, expected: ProofTarget | None = None) -> I
 
     Raises `BadInput` if the image's labels do not match the manifest's cell.
     """
-    manifest = finished(folder)
+    manifest = read_finished(folder)
     with readable_folder(tools.home.work, "verify-") as work:
         artifacts = {
             name: within_reach(name, artifact, folder, work)

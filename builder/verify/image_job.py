@@ -143,7 +143,7 @@ class ImageJob:
                 layout = self._packer(work).layout(self._stages.bases_of(image))
         except StepFailed as error:
             [*_, stage] = self._stages.of(image)
-            raise self._stages.located(error, self._spec, stage) from error
+            raise self._stages.with_place(error, self._spec, stage) from error
         self._layout, self._plain = layout
         if "build" in self.timer.seconds:
             self._stages.done(self._spec, tag(image), self.timer.seconds["build"])

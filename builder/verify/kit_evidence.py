@@ -29,7 +29,7 @@ from builder.system.files import read_json, read_regular
 from builder.system.process import Completed
 from builder.verify.checks import passed, why_no_gpu
 from builder.verify.evidence import KitRun, RunEvidence
-from builder.verify.finished_images import finished, opened, prove_again
+from builder.verify.finished_images import opened, prove_again, read_finished
 from builder.verify.kits import Kit, KitStep, container_of, kit_named, steps_of
 from builder.verify.measure.rounds import against_bare
 from builder.verify.proof import Verified, concluded, outcomes_of
@@ -153,7 +153,7 @@ def import_evidence(
     Raises `BadInput` for a file that is not such evidence, and `Refused` for evidence that is not
     of a kit of this image, was changed, or is older than the recorded run of that node.
     """
-    evidence, manifest = read_evidence(file), finished(folder)
+    evidence, manifest = read_evidence(file), read_finished(folder)
     kit = kit_named(evidence.kit, folder)
     for fault in _faults(evidence, kit, manifest):
         raise Refused(f"{file}: {fault}")
@@ -175,7 +175,7 @@ def _of_node(
     """Judge the evidence of a kit without the image."""
     named = {step.check for step in kit.steps}
     with opened(
-        folder, run.tools, expected_target(run.settings.project, finished(folder))
+        folder, run.tools, expected_target(run.settings.project, read_finished(folder))
     ) as image:
         checks = tuple(check for check in image.target.checks if check.name in named)
         target = dataclasses.replace(image.target, checks=checks, mpi=NONE)

@@ -33,7 +33,7 @@ from builder.model.records import read, write
 from builder.system.files import read_json, replacing, writable_folder, write_atomically
 from builder.system.process import Completed
 from builder.verify.checks import DRIVER_LIBRARIES
-from builder.verify.finished_images import OpenImage, finished, opened
+from builder.verify.finished_images import OpenImage, opened, read_finished
 from builder.verify.formats import tree_of_artifact
 from builder.verify.measure.programs import KitProgram, programs_for_kits
 from builder.verify.proof import WITHHELD_CHECK, outcomes_of
@@ -196,7 +196,7 @@ def write_kit(
     description is also kept in the image's folder, for the import. Raises `BadInput` if the image
     has none of the formats, or a file that differs from its manifest.
     """
-    manifest = finished(folder)
+    manifest = read_finished(folder)
     own = (MANIFEST, *FILES.values(), *manifest.digests)
     if target.resolve() in [(folder / name).resolve() for name in own]:
         raise BadInput(f"{target}: a file of the image", hint="name another file for the kit")
@@ -251,7 +251,7 @@ def _write_tar(target: Path, text: str, images: Sequence[Path], record: Path) ->
         raise BadInput(f"{target}: not a file, or its folder does not exist")
     writable_folder(record.parent)
     contents = {"run": (_PROGRAM.read_bytes(), 0o755), "kit.json": (text.encode(), 0o644)}
-    with replacing(target) as partial_file:
+    with replacing(target, alone=True) as partial_file:
         with tarfile.open(partial_file, "w", format=tarfile.GNU_FORMAT) as archive:
             for name, (content, mode) in contents.items():
                 archive.addfile(_entry(name, len(content), mode), io.BytesIO(content))

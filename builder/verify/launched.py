@@ -31,7 +31,7 @@ from builder.system.process import Completed
 from builder.verify.container_output import LONGEST, readable
 from builder.verify.evidence import RunEvidence, StartedBy, write_evidence
 from builder.verify.finished_images import (
-    finished,
+    read_finished,
     subjects,
     with_emulation,
     within_reach,
@@ -92,7 +92,7 @@ def verify_launched(
 
     What this machine cannot start is reported but not recorded: it proves nothing about the image.
     """
-    manifest = finished(folder)
+    manifest = read_finished(folder)
     outcomes: dict[str, list[Outcome]] = {}
     evidence: list[str] = []
     programs: dict[str, str] = {}

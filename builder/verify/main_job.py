@@ -22,7 +22,7 @@ from builder.build.schedule import Schedule
 from builder.build.stages import RunStages, engine_description, with_log
 from builder.build.tasks import Durations, Task, TaskLimits
 from builder.build.workers import ANYWHERE, Pool, Requirement, requirement_of
-from builder.build.workspace import announced, note_failure
+from builder.build.workspace import announce_run, note_failure
 from builder.model import RUNTIME, KeyedStage, PlannedImage, Spec
 from builder.model.errors import BuildImagesError, MissingPrerequisite, StepFailed, UnfitMachine
 from builder.model.manifest import Manifest
@@ -165,7 +165,7 @@ class _MainJob:
         for (spec, state), keyed in zip(todo, declared, strict=True):
             self._add_image(stages, spec, state, keyed)
         builds = [spec.image.identifier for spec, state in todo if state.work == "build"]
-        with announced(run.settings.out, self._states(builds), run.progress.say):
+        with announce_run(run.settings.out, self._states(builds), run.progress.say):
             self._run_tasks(limits)
 
     def _states(self, builds: Sequence[str]) -> dict[str, str]:

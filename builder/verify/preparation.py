@@ -77,7 +77,7 @@ def prepare(
         options.out.mkdir(parents=True, exist_ok=True)
         home.path.mkdir(parents=True, exist_ok=True)
         local = [image for image in images if image.is_bootstrapped] if bases else []
-        diagnosis = machine.diagnosis if machine else examined(tools)
+        diagnosis = machine.diagnosis if machine else examine_machine(tools)
         jobs = min(todo, options.jobs)
         _require(options, progress, images, diagnosis, home, jobs=jobs, local=local)
         tools = held.enter_context(downloading(tools, home, images, progress, options))
@@ -159,7 +159,7 @@ def _require(
         progress.say(f"the store: {diagnosis.items['store'].text}")
 
 
-def examined(tools: Tools) -> examination.Diagnosis:
+def examine_machine(tools: Tools) -> examination.Diagnosis:
     """Examine this machine, with its storage and its native tools."""
     return examination.examine(
         tools.processes,
@@ -216,7 +216,7 @@ def is_disk_full(error: StepFailed) -> bool:
 
 
 def _lacking(kind: Kind, tools: Tools, arch: str) -> str:
-    diagnosis = examined(tools)
+    diagnosis = examine_machine(tools)
     lacking = lacking_for(diagnosis, kind.name, arch)
     return "; ".join(f"{item.title}: {item.text}" for item in lacking)
 

@@ -16,7 +16,7 @@ from builder.artifacts.compare import Difference, layout_differences, tarball_di
 from builder.build.at_work import store_in_use
 from builder.build.base_store import StoredBase
 from builder.build.engines import ENGINES, Tools
-from builder.build.inputs import fetched
+from builder.build.inputs import fetch_sources
 from builder.build.packing import ImagePacker
 from builder.build.run import BuildSettings, Run, Timer
 from builder.build.stages import imported_bases, on_images
@@ -201,7 +201,7 @@ def _built(
     `bases` are the local bases: the one that was made, or those from registries.
     """
     image, settings = spec.image, run.settings
-    files = fetched(settings.project, [spec], run.progress, offline=settings.offline)
+    files = fetch_sources(settings.project, [spec], run.progress, offline=settings.offline)
     with workspace(run.tools.home, image, engine=run.engine.name, owner=None, fresh=True) as work:
         archive = bases[0].archive if image.is_bootstrapped else None
         text = on_images(spec.dockerfile, {base.name: base.tag for base in bases})

@@ -32,7 +32,7 @@ from builder.model.measurement import BARE, HostFacts, PlaceFacts, ProgramRun, U
 from builder.system.host_facts import host_facts
 from builder.system.process import Processes
 from builder.verify.container_output import NOTES_AT, NOTING_SCRIPT, ProgramNotes
-from builder.verify.finished_images import finished, within_reach
+from builder.verify.finished_images import read_finished, within_reach
 from builder.verify.measure.sampling import ProcessLoad, Sampler, gpu_sampler, use_of
 from builder.verify.runners import DEFAULTS, RUNNERS
 from builder.verify.runners.oci import Chroot
@@ -86,7 +86,7 @@ def shell_in_image(folder: Path, tools: Tools, argv: Sequence[str], *, runner: s
 
     Without a `runner`, it is the first of `SHELLS` that this machine has for a format of the image.
     """
-    manifest = finished(folder)
+    manifest = read_finished(folder)
     kind = _kind(manifest, tools, runner)
     with readable_folder(tools.home.work, "verify-") as work:
         artifact = within_reach(kind.format, manifest.artifacts[kind.format], folder, work)
@@ -147,7 +147,7 @@ def stages_of(folder: Path) -> tuple[Mapping[str, str], BuildStep | None]:
     """
     if step := failed_step(folder):
         return {**step.stages, step.stage: step.layer}, step
-    manifest = finished(folder)
+    manifest = read_finished(folder)
     tags = {target: stage_tag(key) for target, key in manifest.inputs.stages.items()}
     last = {manifest.cell.flavour: image_tag(manifest.image, manifest.content_key)}
     return {**tags, **last}, None
@@ -212,7 +212,7 @@ def run_program(
 
     Raises `StepFailed` if the container did not start.
     """
-    manifest, host = finished(folder), host_facts()
+    manifest, host = read_finished(folder), host_facts()
     layout = read_layout(folder / FILES["oci"])
     kind = _kind_for(manifest, tools, request, layout)
     emulator = _emulator(manifest, tools, host)

@@ -29,7 +29,7 @@ from registry_site import GOOD, Content, Published, Site, file, folder, layer_of
 from builder.cli import main
 from builder.distribute.pull.artifacts import tree_on_disk
 from builder.distribute.pull.receipts import read_receipt
-from builder.trust.proof.keys import generated
+from builder.trust.proof.keys import generate_key
 
 pytestmark = pytest.mark.engines
 __all__ = ["known_images", "one_registry", "proxy", "site"]  # fixtures
@@ -152,7 +152,7 @@ def test_evidence_that_is_not_good_is_refused(site: Site, content: Content, reas
 
 
 def test_a_signature_by_another_key_is_refused(site: Site) -> None:
-    site.publish(Content(note="another key"), key=generated())
+    site.publish(Content(note="another key"), key=generate_key())
     done = pull(site, "directory")
     assert_refused(done, site)
     assert "not signed by a trusted key" in done.stderr

@@ -21,7 +21,7 @@ from builder.system.home import Home
 from builder.system.host_facts import host_facts
 from builder.system.process import Completed, Processes
 from builder.verify.checks import environment_of, outcome_of, why_no_gpu
-from builder.verify.finished_images import OpenImage, check_runners, finished, opened
+from builder.verify.finished_images import OpenImage, check_runners, opened, read_finished
 from builder.verify.proof import withheld
 from builder.verify.runners import DEFAULTS, RUNNERS
 from builder.verify.runners.protocol import Container, Kind, Runner
@@ -56,7 +56,7 @@ def _found(config: pytest.Config) -> tuple[list[object], list[object]]:
         none = pytest.param("none", marks=pytest.mark.skip(reason=NO_IMAGE))
         return [none], [none]
     try:
-        manifest = finished(folder)
+        manifest = read_finished(folder)
     except BadInput as error:
         raise pytest.UsageError(str(error)) from error
     named = config.getoption("--runner") or [DEFAULTS[name] for name in manifest.artifacts]

@@ -20,7 +20,7 @@ from builder.trust.proof.attachments import (
     VerifiedStatement,
 )
 from builder.trust.proof.attestations import proofs
-from builder.trust.proof.keys import PrivateKey, generated, private_key
+from builder.trust.proof.keys import PrivateKey, generate_key, private_key
 from builder.trust.proof.statements import statement
 from builder.trust.proof.verification import TrustedKey, verified
 
@@ -61,7 +61,7 @@ def our_key() -> PrivateKey:
 
 @functools.cache
 def other_key() -> PrivateKey:
-    return generated()
+    return generate_key()
 
 
 def evidence(digest: str = IMAGE.digest, **changes: Any) -> bytes:

@@ -49,11 +49,11 @@ def driver_of(folder: Path, search_path: str) -> Driver:
     """Return the driver for a storage in an existing `folder`; test it once in a run."""
     if named := os.environ.get(VARIABLE):
         return Driver(name=named, why=f"set by ${VARIABLE}")
-    return tried(folder, search_path)
+    return usable_driver(folder, search_path)
 
 
 @functools.lru_cache
-def tried(folder: Path, search_path: str) -> Driver:
+def usable_driver(folder: Path, search_path: str) -> Driver:
     """Return the first driver that works in a folder."""
     reasons: list[str] = []
     for program, mount in _ways(search_path):

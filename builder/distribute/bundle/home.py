@@ -260,6 +260,6 @@ def _bring(repository: BundledRepository, blob: Descriptor, target: Path) -> Non
     if _holds(target, blob):
         return
     target.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(target) as partial:
+    with replacing(target, alone=True) as partial:
         repository.read_blob(blob, partial)
         partial.chmod(0o644)

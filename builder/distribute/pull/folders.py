@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import operator
 import os
@@ -188,8 +189,9 @@ class Root:
                 file.flush()
                 os.fchmod(file.fileno(), mode)
                 os.utime(file.fileno(), _times(mtime))
-        except OSError as error:  # of a full disk; it has no path, or one below the descriptor
-            error.filename = str(self._path / path)
+        except OSError as error:
+            if error.errno in {errno.ENOSPC, errno.EDQUOT}:  # it names no file
+                error.filename = str(self._path / path)
             raise
         return digest.hexdigest()
 

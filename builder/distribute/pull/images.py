@@ -116,7 +116,8 @@ class Puller:
     def judged(self, request: PullRequest) -> Judged:
         """Find an image, and judge it; nothing is fetched or written."""
         name = request.reference.name
-        if name not in self._registries:
+        known = self._registries.get(name)
+        if known is None or known.transport.sleep.is_ended:  # by an image that failed
             self._registries[name] = connect(
                 request.reference, self._credentials, plain_http=self._plain_http, tell=self._say
             )

@@ -195,7 +195,7 @@ def _table(reading: NvmlReading, paint: Paint) -> list[str]:
     rows = [_TITLES, *map(_row, reading.gpus)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  " + "  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
-    return [paint(lines[0], BOLD), *lines[1:], *_link_lines(reading), ""]
+    return [paint(lines[0], BOLD), *lines[1:], ""]
 
 
 def _row(gpu: Gpu) -> tuple[str, ...]:
@@ -225,14 +225,3 @@ def _of(value: float | None, limit: float | None) -> str:
     if value is None:
         return ""
     return f"{value:.0f}" if limit is None else f"{value:.0f} of {limit:.0f}"
-
-
-def _link_lines(reading: NvmlReading) -> list[str]:
-    """Return the connections between GPUs, one line for each kind."""
-    pairs: dict[str, list[str]] = {}
-    for link in reading.links:
-        nvlinks = f"{link.nvlinks} NVLinks" if link.nvlinks else ""
-        kinds = filter(None, [nvlinks, f"PCIe {link.pcie}" if link.pcie else ""])
-        kind = ", ".join(kinds) or "unknown"
-        pairs.setdefault(kind, []).append(f"{link.a}-{link.b}")
-    return [f"  {' '.join(names)}: {kind}" for kind, names in pairs.items()]

@@ -41,11 +41,12 @@ from builder.trust.policy.site_policy import Policy, RequiredBill
 
 SKEW = dt.timedelta(minutes=5)  # accepted difference between clocks
 _SHOWN = 5
-_GNU = {
-    "agpl": ("agpl", "affero"),
-    "lgpl": ("lgpl", "lesser general", "library general"),
-    "gpl": ("gpl", "gnu general public"),
-}
+_GNU = {"affero": "agpl", "lesser": "lgpl", "library general": "lgpl", "general public": "gpl"}
+# Their names or SPDX's, and the version behind: "lesser general public license, version 2.1".
+_GNU_LICENCE = re.compile(
+    r"(affero|agpl|lesser|library general|lgpl|general public|gpl)"
+    r"(?:general|public|licen[sc]e|version|gpl|[\s,(v-])*(\d(?:\.\d)?)?"
+)
 _NO_EVIDENCE = "there is no evidence that counts"
 _ASK = "ask the publisher of the image"
 _NAME_KEY = "if you trust the key that signed it, add it to keys in the policy"
@@ -295,7 +296,8 @@ def _is_package(package: Package, pattern: str) -> bool:
     name, _, version = pattern.rpartition("@") if "@" in pattern[1:] else (pattern, "", "")
     versions = [package.version, package.version.partition(":")[2]]
     is_version = not version or _any(versions, [version])
-    return is_version and _any([_normalized(package.name)], [_normalized(name)])
+    is_named = _any([_normalized(package.name)], [_normalized(name)])
+    return (is_named and is_version) or _any([f"{package.name}@{package.version}"], [pattern])
 
 
 def _normalized(name: str) -> str:
@@ -304,12 +306,12 @@ def _normalized(name: str) -> str:
 
 
 def _spellings(licence: str) -> list[str]:
-    """Return a licence, and one of GNU's also as SPDX writes it: agplv3 as agpl-3.0."""
-    for family, words in _GNU.items():
-        if any(word in licence for word in words):
-            number = re.search(r"\d(\.\d)?", licence)
-            return [licence, f"{family}-{float(number.group()) if number else ''}"]
-    return [licence]
+    """Return a licence, and those of GNU in it also as SPDX writes them: agplv3 as agpl-3.0."""
+    matches = [(match[1], match[2]) for match in _GNU_LICENCE.finditer(licence)]
+    spdx = [
+        f"{_GNU.get(name, name)}-{float(version) if version else ''}" for name, version in matches
+    ]
+    return [licence, *spdx]
 
 
 def contract(policy: Policy, gathered: Gathered) -> Ruling:

@@ -145,6 +145,8 @@ def descriptor(value: object, title: str, *, limit: int) -> Descriptor:
         blob = Descriptor.read(value)
     except ValueError as error:
         raise Unusable(f"{title} has no SHA-256 digest and size: {error}") from error
+    if isinstance(value, dict) and (value.get("annotations") or {}) != dict(blob.annotations):
+        raise Unusable(f"{title} has annotations that are not texts")
     if blob.size > limit:
         raise Unusable(f"{title} has {blob.size} bytes; at most {limit} are read")
     return blob

@@ -197,12 +197,12 @@ def _check_mode(name: str, status: os.stat_result) -> None:
         )
 
 
-def generated() -> PrivateKey:
+def generate_key() -> PrivateKey:
     """Return a new key on P-256."""
     return PrivateKey(key=ec.generate_private_key(ec.SECP256R1()), name="a new key")
 
 
-def boxed(key: PrivateKey, password: bytes) -> bytes:
+def as_cosign_key(key: PrivateKey, password: bytes) -> bytes:
     """Return a private key in the format of cosign.key, encrypted with a password (may be empty).
 
     The format is that of go-securesystemslib's package `encrypted`, version "nacl/secretbox":

@@ -24,8 +24,8 @@ from tempfile import TemporaryDirectory
 from builder.artifacts.repack import shared_layers
 from builder.build.at_work import at_work
 from builder.build.engines import Tools
-from builder.build.inputs import fetched
-from builder.build.planning import compiled, load_images
+from builder.build.inputs import fetch_sources
+from builder.build.planning import compile_images, load_images
 from builder.build.run import BuildSettings, Run
 from builder.build.site_store import store_named, take_project
 from builder.build.stages import RunStages, engine_description, with_log
@@ -55,7 +55,7 @@ from builder.verify.cluster.orders import (
     own_program,
 )
 from builder.verify.main_job import run_job
-from builder.verify.preparation import ExaminedMachine, examined, is_disk_full, prepare
+from builder.verify.preparation import ExaminedMachine, examine_machine, is_disk_full, prepare
 from builder.verify.shared_images import find_packed, put_image, take_entry
 
 _PROGRESS = re.compile(r"\[ *[\d.]+ s\] ")  # begins a line of progress
@@ -174,7 +174,7 @@ def carry_out(
         images=(order.image,), flavours=(order.flavour,), cpu_targets=(order.cpu,)
     )
     images = load_images(project, selection)
-    specs = compiled(project, images)
+    specs = compile_images(project, images)
     with contextlib.ExitStack() as held:
         out = home.temporary / f"order-{secrets.token_hex(8)}"
         settings = _settings(order, project, out)
@@ -210,7 +210,7 @@ def _known(file: Path, order: Order, home: Home) -> ExaminedMachine:
     if known and known.engine == order.engine:
         return known
     tools = Tools(processes=Processes(), home=home)
-    return ExaminedMachine(engine=order.engine, diagnosis=examined(tools))
+    return ExaminedMachine(engine=order.engine, diagnosis=examine_machine(tools))
 
 
 def _settings(order: Order, project: Path, out: Path) -> BuildSettings:
@@ -238,7 +238,9 @@ def _result(order: Order, run: Run, specs: Sequence[Spec]) -> OrderResult:
         text = f"{order.image}: the site's store did not give the image"
         raise run.shared.error(text, hint="run the same command again")
     if order.kind in {"stage", "image"}:
-        sources = fetched(run.settings.project, specs, run.progress, offline=run.settings.offline)
+        sources = fetch_sources(
+            run.settings.project, specs, run.progress, offline=run.settings.offline
+        )
         run = dataclasses.replace(run, sources=sources)
     if order.kind in {"base", "stage"}:
         _build_stages(order, run, spec)

@@ -172,10 +172,13 @@ def readable_folder(parent: Path, prefix: str) -> Iterator[Path]:
 def with_home(container: Container, folder: Path) -> Container:
     """Return the container with an empty folder, created in `folder`, at `PRIVATE_HOME`.
 
-    A folder that the user mounts there remains.
+    A folder that the user mounts there remains. It has the mount points of those below it.
     """
     home = folder / "home"
     home.mkdir(mode=0o700)
+    for at in container.binds:
+        if at.startswith(f"{PRIVATE_HOME}/"):
+            (home / at.removeprefix(f"{PRIVATE_HOME}/")).mkdir(parents=True, exist_ok=True)
     if container.tools.ordinary_user:
         shutil.chown(home, container.tools.ordinary_user)
     return dataclasses.replace(container, binds={PRIVATE_HOME: home, **container.binds})

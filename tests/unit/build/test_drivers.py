@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from builder.artifacts.oci import read_layout
-from builder.build.engines.storage import driver_of, tried, try_storage
+from builder.build.engines.storage import driver_of, try_storage, usable_driver
 from builder.system.process import Completed, Processes
 from builder.system.storage_drivers import Driver, needed_bytes
 
@@ -33,9 +33,9 @@ def fake_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
 
     monkeypatch.setattr(Processes, "capture", capture)
     monkeypatch.delenv("STORAGE_DRIVER", raising=False)
-    tried.cache_clear()
+    usable_driver.cache_clear()
     yield tmp_path
-    tried.cache_clear()
+    usable_driver.cache_clear()
 
 
 def driver(host: Path) -> Driver:
@@ -46,7 +46,7 @@ def test_the_kernels_overlay_comes_first_then_a_program(host: Path) -> None:
     assert driver(host).options == ("--storage-driver=overlay",)
     assert [path.name for path in host.iterdir()] == ["bin"], "nothing is left of the trial"
     (host / f"{MOUNT}-refuses").write_text("mount: merged: permission denied.\n")
-    tried.cache_clear()
+    usable_driver.cache_clear()
     found = driver(host)
     program = f"--storage-opt=overlay.mount_program={host}/bin/{FUSE}"
     assert found.options == ("--storage-driver=overlay", program)
@@ -61,7 +61,7 @@ def test_vfs_is_what_is_left_and_says_why(host: Path) -> None:
     reasons = "mount: merged: permission denied.; fuse-overlayfs: fuse: device not found"
     assert found.why == f"overlay does not work there: {reasons}"
     (host / "bin" / FUSE).unlink()
-    tried.cache_clear()
+    usable_driver.cache_clear()
     assert driver(host).why.endswith("fuse-overlayfs: not found")
 
 

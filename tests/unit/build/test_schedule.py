@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import os
 import signal
 import threading
@@ -254,6 +255,19 @@ def test_durations_are_kept_for_the_next_run(tmp_path: Path) -> None:
     second.measured["stage a"] = 4
     second.keep(tmp_path)
     assert Durations.read(tmp_path).known == {"stage b": 1.0, "stage a": 4.0}
+
+
+def test_a_home_without_locks_keeps_no_durations(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def flock(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("fcntl.flock", flock)
+    durations = Durations.read(tmp_path)
+    durations.measured["stage a"] = 1
+    durations.keep(tmp_path)
+    assert [*tmp_path.iterdir()] == []
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"a": "long"}'])

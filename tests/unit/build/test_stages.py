@@ -25,7 +25,7 @@ from builder.build.inputs import look_for_registries
 from builder.build.mirror import DebianMirror
 from builder.build.records import stage_states
 from builder.build.run import BuildSettings, Run
-from builder.build.workspace import ImageWorkspace, announced
+from builder.build.workspace import ImageWorkspace, announce_run
 from builder.compile.lint.reading import read_dockerfile
 from builder.compile.spec import COMPILER, compile_spec
 from builder.model import Plan, PlannedImage, Spec
@@ -337,7 +337,7 @@ def test_who_holds_what_a_builder_waits_for_is_named(
     with ThreadPoolExecutor(1) as pool:
         out = site.root / "out"
         out.mkdir()
-        other = announced(out, {image.identifier: "not begun"}, print)
+        other = announce_run(out, {image.identifier: "not begun"}, print)
         with other, locked(site.home.path / what, name):
             job = pool.submit(site.job)
             deadline = time.monotonic() + 30

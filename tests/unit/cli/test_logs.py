@@ -15,7 +15,7 @@ import pytest
 from manifest_samples import document
 from test_stages import Site, made_site  # noqa: F401 - a fixture
 
-from builder.build.workspace import ImageLog, announced
+from builder.build.workspace import ImageLog, announce_run
 from builder.cli import main
 
 IMAGE = "hpc-base-1.0-debian13-x86_64"
@@ -110,7 +110,7 @@ def test_a_run_that_ends_before_a_build_begins(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     os.utime(folder / "build.log", (1, 1))
-    with announced(folder.parent, {IMAGE: "not begun"}, print):
+    with announce_run(folder.parent, {IMAGE: "not begun"}, print):
         [run] = folder.parent.glob(".run-*")
         threading.Timer(0.4, run.unlink).start()
         assert logs(folder, "-f", IMAGE) == 0
@@ -126,9 +126,9 @@ def test_other_runs_of_the_same_images_are_named(
         ({IMAGE: "not begun"}, {"other": ""}, {IMAGE: "", "other": "", "a": ""}),
     )
     with contextlib.ExitStack() as held:
-        held.enter_context(announced(out / "no folder", {}, print))  # as on a full disk
+        held.enter_context(announce_run(out / "no folder", {}, print))  # as on a full disk
         for states in runs:
-            held.enter_context(announced(out, states, print))
+            held.enter_context(announce_run(out, states, print))
     process = rf"process {os.getpid()} on {os.uname().nodename} \(since 20[-: \d]+ UTC\)"
     line = f"{process} builds 1 image of this run in {out}, too\n"
     assert re.fullmatch(line * 2, capsys.readouterr().out)

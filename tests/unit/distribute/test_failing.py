@@ -22,9 +22,9 @@ from builder.model.exact_json import member
 from builder.registry import Credentials, Reference, Registry, connect
 from builder.registry.manifests import STATEMENT
 from builder.trust.proof.attachments import ProofManifest, VerifiedProof
-from builder.trust.proof.keys import boxed, generated, public_key
+from builder.trust.proof.keys import as_cosign_key, generate_key, public_key
 from builder.trust.proof.verification import TrustedKey, verified
-from builder.verify.finished_images import finished
+from builder.verify.finished_images import read_finished
 
 Capture = pytest.CaptureFixture[str]
 
@@ -154,7 +154,7 @@ def add_optional_run(project: Path, run: str, how: str) -> None:
         one["annotations"]["outcome"] = OUTCOMES[how]
     name = f"evidence/{run}.json"
     (folder / name).write_text(json.dumps(statement))
-    manifest = finished(folder)
+    manifest = read_finished(folder)
     evidence = tuple(sorted([*manifest.evidence, name]))
     write_manifest(folder, dataclasses.replace(manifest, evidence=evidence), [name])
 
@@ -191,8 +191,8 @@ def test_who_tells_of_a_failure_does_not_sign_the_image(
 ) -> None:
     assert publish(fake, project, "--key", str(private_file("cosign"))) == 0
     digest = fail(project, "oci")
-    other = generated()
-    (tmp_path / "other.key").write_bytes(boxed(other, b"correct horse"))
+    other = generate_key()
+    (tmp_path / "other.key").write_bytes(as_cosign_key(other, b"correct horse"))
     (tmp_path / "other.key").chmod(0o600)
     (tmp_path / "other.pub").write_bytes(other.public.pem)
     assert publish(fake, project, "--key", str(tmp_path / "other.key")) == 5

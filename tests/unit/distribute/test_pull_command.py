@@ -34,7 +34,7 @@ from builder.trust.policy.records import (
     refused,
 )
 from builder.trust.policy.site_policy import Policy
-from builder.trust.proof.keys import generated
+from builder.trust.proof.keys import generate_key
 
 
 @pytest.mark.parametrize(
@@ -146,6 +146,26 @@ def test_a_disk_that_is_full_ends_one_image_of_several(
         "build-images: /big/2: No space left on device",
         "  hint: free disk space, or name another folder: --output, BUILD_IMAGES_HOME",
     ]
+
+
+def test_an_image_that_failed_does_not_stop_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Images of one repository share a connection; one that fails ends it."""
+    sources = list[Registry]()
+
+    def failed(_: PullRequest, source: Registry) -> Judged:
+        source.check()
+        sources.append(source)
+        source.stop()
+        raise BadInput("its layers do not unpack")
+
+    monkeypatch.setattr(images, "look", failed)
+    puller = images.Puller(plain_http=(), say=lambda _: None)
+    parts: dict[str, Any] = {**dict.fromkeys(("host", "policy", "now", "emulated")), "trusted": ()}
+    for tag in ("1", "2"):
+        reference = Reference.parse(f"127.0.0.1:1/a/b:{tag}")
+        with pytest.raises(BadInput, match="do not unpack"):
+            puller.judged(PullRequest(reference=reference, format="sif", arch="x86_64", **parts))
+    assert len(sources) == 2
 
 
 def test_an_interrupt_while_an_image_is_judged_is_not_delayed(
@@ -274,4 +294,4 @@ def test_what_a_policy_refuses_is_told_and_nothing_else() -> None:
     assert (error.exit_code, error.rulings) == (5, rulings)
 
 
-PEM = generated().public.pem
+PEM = generate_key().public.pem

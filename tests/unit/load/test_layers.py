@@ -12,7 +12,7 @@ import pytest
 from samples import ROOT
 
 from builder.build.inputs import packed_files, project_digests
-from builder.build.planning import compiled, plan_of
+from builder.build.planning import compile_images, plan_of
 from builder.cli import main
 from builder.load.document import Faults
 from builder.load.project import load_project
@@ -500,13 +500,18 @@ def test_a_packed_project_gives_the_same_images_anywhere(
     }
     assert keys(load_project(packed(copy, tmp_path / "again"))) == before
     plan = plan_of(load_project(copy), EVERYTHING)
-    assert len(compiled(copy, plan.images)) == len(before)
+    assert len(compile_images(copy, plan.images)) == len(before)
 
 
 def test_no_file_of_others_is_packed(project: Path, site: Path, tmp_path: Path) -> None:
-    hidden = ("recipes/.env", "files/.cache/token", "tests/images/.env")
-    written(project, {"recipes/more.yaml": MORE, **dict.fromkeys(hidden, "token")})
-    assert not {*hidden} & {*packed_files(project), *project_digests(project)}
+    hidden, named = ("recipes/.env", "base-images/.old/a"), ("files/.condarc", "files/licence")
+    written(project, {"recipes/more.yaml": MORE, **dict.fromkeys((*hidden, named[0]), "text")})
+    (tmp_path / "licence").write_text("of the site")
+    (project / "files/licence").symlink_to(tmp_path / "licence")  # a source that the user names
+    files = packed_files(project, ["files/licence"])
+    assert {*named} <= {*files}
+    assert not {*hidden} & {*files, *project_digests(project)}
+    (project / "files/licence").unlink()
     (project / "recipes/same.yaml").symlink_to("more.yaml")
     assert "recipes/same.yaml" in packed_files(project)
     (tmp_path / "secret").write_text("secret")

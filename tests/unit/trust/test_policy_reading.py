@@ -27,7 +27,7 @@ from builder.trust.policy.site_policy import (
     RequiredProvenance,
     read_policy,
 )
-from builder.trust.proof.keys import generated
+from builder.trust.proof.keys import generate_key
 from builder.verify.checks import ENVIRONMENT_CHECK
 from builder.verify.formats import EQUALITY_CHECK
 from builder.verify.proof import WITHHELD_CHECK
@@ -70,7 +70,7 @@ def test_a_check_that_there_is_not_is_told_when_the_policy_is_read(
     required: str, message: str, tmp_path: Path
 ) -> None:
     """Every image would be refused, as one in which it was never run."""
-    (tmp_path / "site.pub").write_bytes(generated().public.pem)
+    (tmp_path / "site.pub").write_bytes(generate_key().public.pem)
     policy = tmp_path / "policy.yaml"
     text = f"schema: build-images/policy/v1\nkeys: [site.pub]\nevidence:\n  required: {required}\n"
     policy.write_text(text)
@@ -218,7 +218,7 @@ def test_a_policy_that_is_not_there_or_no_text(
 def test_one_key_under_two_names_is_no_second_signature(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pem = generated().public.pem
+    pem = generate_key().public.pem
     for name in ("a.pub", "b.pub"):
         (tmp_path / name).write_bytes(pem)
     policy = tmp_path / "policy.yaml"

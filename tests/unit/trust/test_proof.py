@@ -378,6 +378,8 @@ LAYERS: dict[str, tuple[dict[str, Any], str]] = {
     "a size that is a text": ({"size": "1"}, MALFORMED),
     "a size below 0": ({"size": -1}, MALFORMED),
     "another size": ({"size": 1}, MALFORMED),
+    "annotations that are a list": ({"annotations": ["x"]}, MALFORMED),
+    "annotations that are numbers": ({"annotations": {"a": 1}}, MALFORMED),
     "another algorithm": ({"digest": "md5:00"}, MALFORMED),
     "a path": ({"digest": "sha256:../x"}, MALFORMED),
 }

@@ -20,7 +20,7 @@ from builder.model.errors import BadInput, MissingPrerequisite
 from builder.system.process import Processes
 from builder.trust.proof import keys
 from builder.trust.proof.cosign import signer_of
-from builder.trust.proof.keys import boxed, generated, private_key, public_key
+from builder.trust.proof.keys import as_cosign_key, generate_key, private_key, public_key
 
 SECRET = {"COSIGN_PASSWORD": PASSWORD}
 Key = ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey | rsa.RSAPrivateKey
@@ -94,9 +94,9 @@ def test_a_cosign_key_from_the_environment() -> None:
 
 
 def test_what_we_encrypt_we_read() -> None:
-    key = generated()
+    key = generate_key()
     for password in ("", "secret"):
-        text = boxed(key, password.encode()).decode()
+        text = as_cosign_key(key, password.encode()).decode()
         _, *lines, _ = text.splitlines()
         kdf = json.loads(base64.b64decode("".join(lines)))["kdf"]
         assert (len(base64.b64decode(kdf["salt"])), len(lines[0])) == (32, 64)

@@ -36,7 +36,7 @@ from builder.trust.proof.attachments import (
 )
 from builder.trust.proof.attestations import bundled, classic_signature, merged
 from builder.trust.proof.cosign import keyless_attestations, signer_of
-from builder.trust.proof.keys import PublicKey, Signer, generated
+from builder.trust.proof.keys import PublicKey, Signer, generate_key
 
 TOKEN = "pkcs11:token=site;object=signing?module-path=/lib.so"
 NAME = "registry.example/site/tool"
@@ -310,8 +310,8 @@ class FakeKeyless(Processes):
         self.command, self.environment = [str(word) for word in argv], more["env"]
         options = dict(itertools.pairwise(self.command))
         payload = Path(options["--statement"]).read_bytes()
-        envelope = statements.sealed_envelope(payload, generated())
-        value = {**json.loads(bundled(envelope, generated().public)), **self.changes}
+        envelope = statements.sealed_envelope(payload, generate_key())
+        value = {**json.loads(bundled(envelope, generate_key().public)), **self.changes}
         Path(options["--bundle"]).write_text(json.dumps(value))
         return Completed(argv=tuple(self.command), returncode=0)
 
@@ -330,7 +330,7 @@ def test_without_a_key_cosign_signs_statements() -> None:
 
 
 def test_what_cosign_signed_without_a_key_is_looked_at() -> None:
-    other = statements.sealed_envelope(evidence(OTHER), generated()).as_json
+    other = statements.sealed_envelope(evidence(OTHER), generate_key()).as_json
     for changes, message in (
         ({"mediaType": "x"}, "does not contain the statement to sign"),
         ({"dsseEnvelope": other}, "does not contain the statement to sign"),

@@ -161,7 +161,7 @@ def test_a_machine_that_cannot_do_its_work_is_unfit(
 
     monkeypatch.setenv("BUILD_IMAGES_HOME", str(tmp_path))
     monkeypatch.setattr(task, "prepare", lacking)
-    for name in ("take_project", "load_images", "compiled"):
+    for name in ("take_project", "load_images", "compile_images"):
         monkeypatch.setattr(task, name, lambda *_: [])
     order = dataclasses.replace(ORDER, program=own_program() if program else "sha256:0")
     problem = "lacks 1 thing" if program else "another version"

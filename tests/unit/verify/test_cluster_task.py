@@ -23,7 +23,7 @@ from test_stages import Site, made_site  # noqa: F401 - a fixture
 
 from builder.artifacts.manifests import read_manifest
 from builder.build.engines import DockerfileBuild, Tools
-from builder.build.planning import compiled, load_images
+from builder.build.planning import compile_images, load_images
 from builder.build.run import BuildSettings, Run
 from builder.build.site_store import add_project
 from builder.host.doctor import Diagnosis
@@ -84,7 +84,7 @@ class Worker:
         }.items():
             (project / name).write_text(text)
         (project / "recipes/app.yaml").unlink()
-        specs = compiled(project, load_images(project, Selection(everything=True)))
+        specs = compile_images(project, load_images(project, Selection(everything=True)))
         self.project = add_project(self.store, project, specs)
         build = site.engine.build
 
@@ -191,7 +191,7 @@ def test_a_machine_is_examined_once_for_each_engine(
         examined.append(found)
         return found
 
-    monkeypatch.setattr(task, "examined", examine)
+    monkeypatch.setattr(task, "examine_machine", examine)
 
     def noting(*arguments: Any, machine: ExaminedMachine, **others: Any) -> Run:
         known.append(machine)

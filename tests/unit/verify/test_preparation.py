@@ -26,7 +26,7 @@ LENT = {"name": "build-images-ppc64le", "flags": "POCF", "suffix": f".{native.ve
 
 @pytest.fixture(autouse=True)
 def _prepare_on_it(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
-    monkeypatch.setattr(preparation, "examined", lambda _: machine.examine())
+    monkeypatch.setattr(preparation, "examine_machine", lambda _: machine.examine())
     monkeypatch.setenv("BUILD_IMAGES_HOME", str(machine.home / "of/builder"))
     monkeypatch.setenv("BUILD_IMAGES_MIRROR", MIRROR)
     monkeypatch.delenv("BUILD_IMAGES_SECURITY_MIRROR", raising=False)

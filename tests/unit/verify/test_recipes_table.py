@@ -51,17 +51,22 @@ def test_a_rehearsal_that_failed_is_none() -> None:
     assert line == f"| `a` | compiled only | {REHEARSED}: 7 of 9 | compiled only |"
     [_, _, line] = table({"built": {"a x86_64": {"how": "yes"}}, "rehearsed": rehearsals}, images)
     assert (
-        line == f"| `a` | {EARLIER} | {REHEARSED}: 7 of 9 | compiled only |"
+        line == f"| `a` | built and proven{EARLIER} | {REHEARSED}: 7 of 9 | compiled only |"
     )  # of a date without keys
     built = {"a x86_64": {"how": "yes", "key": "k1"}, "a ppc64le": {"how": "emulated", "key": "k2"}}
     [_, _, line] = table({"built": built, "rehearsed": rehearsals}, images)
-    assert line == f"| `a` | {EARLIER} | built and proven, emulated | compiled only |"
+    assert (
+        line == f"| `a` | built and proven{EARLIER} | built and proven, emulated | compiled only |"
+    )
     built = {
         "a x86_64": {"how": "yes", "image": "a-1.0-b2-x86_64", "key": "k3"},
         "a ppc64le": {"how": "yes", "image": "a-1.0-gone-ppc64le", "key": "k3"},
     }
     [_, _, line] = table({"built": built, "rehearsed": rehearsals}, images)
-    assert line == f"| `a` | built and proven, `b2` | {EARLIER}, `gone` | compiled only |"
+    assert (
+        line
+        == f"| `a` | built and proven, `b2` | built and proven, `gone`{EARLIER} | compiled only |"
+    )
 
 
 def test_a_manifest_is_noted_if_its_image_was_verified() -> None:

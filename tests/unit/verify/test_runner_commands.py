@@ -23,7 +23,7 @@ from builder.system.process import Completed, Processes
 from builder.verify.launched import LAUNCHED
 from builder.verify.ranks.launchers import Launcher, cancel
 from builder.verify.runners import RUNNERS
-from builder.verify.runners.protocol import Around, Container, Kind
+from builder.verify.runners.protocol import Around, Container, Kind, with_home
 from builder.verify.runners.sites import bare_kind
 
 PROGRAMS = ("buildah", "podman", "docker", "skopeo", "apptainer", "ch-run", "ch-fromhost", "pigz")
@@ -214,3 +214,12 @@ def test_what_is_left_of_a_job_is_ended(
         )
         cancel(launcher, machine.tools.home)
     machine.compare(f"runners/cancel-{'steps' if steps else 'nothing'}")
+
+
+def test_a_mount_below_home_has_its_mount_point(machine: Commands) -> None:
+    """Runtimes do not create it below another mount."""
+    folder = machine.folder / "work"
+    data = {"/root/data/1": machine.folder, "/rooted": machine.folder}
+    image = dataclasses.replace(container(machine, KINDS["apptainer"]), binds=data)
+    assert with_home(image, folder).binds == {"/root": folder / "home", **data}
+    assert [path.name for path in (folder / "home").rglob("*")] == ["data", "1"]
