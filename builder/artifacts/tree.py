@@ -63,8 +63,8 @@ def owner_of(member: tarfile.TarInfo) -> str:
     """Return the owner of a tar's member as entries hold it, and what else root's `tar` sets."""
     headers = [item for item in sorted(member.pax_headers.items()) if item[0].startswith(_OF_ROOT)]
     texts = [f"{name}={text!a}" for name, text in (*roots_attributes(member), *headers)]
-    if member.uname or member.gname:  # tar prefers names to numbers; packers here write none
-        texts.append(f"{member.uname!a}:{member.gname!a}")
+    names = (("user", member.uname, member.uid), ("group", member.gname, member.gid))
+    texts += [f"{key} {name!a}" for key, name, number in names if name not in {"", str(number)}]
     if member.ischr() or member.isblk():
         texts.append(f"device {member.devmajor}:{member.devminor}")
     return " ".join([f"{member.uid}:{member.gid}", *texts])

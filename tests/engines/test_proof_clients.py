@@ -274,7 +274,7 @@ def test_the_proof_of_another_image_is_refused_by_both(image: Image, pair: Pair,
     for one in of_format(made, form):
         manifest = json.loads(one.manifest)
         if not one.tag:
-            manifest["subject"] = image.image.as_json
+            manifest["subject"] = image.image.as_json()
         tag = one.tag and image.referrers_tag + Path(one.tag).suffix
         moved.append(replace(one, manifest=json.dumps(manifest).encode(), tag=tag))
     image.attach(moved)

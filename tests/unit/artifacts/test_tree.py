@@ -112,7 +112,7 @@ def test_what_else_tar_sets_as_root_belongs_to_the_owner() -> None:
     other.type, other.devmajor, other.devminor = tarfile.CHRTYPE, 1, 1
     ours = tree(a_file("a", "x"), a_file("b", "x"), (other, b""))
     assert owner_differences(tree(named, listed, device), ours) == [
-        "/a: owner 0:0 'games':'', not 0:0",
+        "/a: owner 0:0 user 'games', not 0:0",
         "/b: owner 0:0 SCHILY.acl.access='user::rwx', not 0:0",
         "/c: owner 0:0 device 1:3, not 0:0 device 1:1",
     ]
