@@ -39,11 +39,11 @@ class Pair:
 
 def made_key(folder: Path) -> Pair:
     """A new pair to sign with, as `build-images keys generate` makes it."""
-    made, private, public = generate_key(), folder / "site.key", folder / "site.pub"
-    private.write_bytes(as_cosign_key(made, b""))
+    key, private, public = generate_key(), folder / "site.key", folder / "site.pub"
+    private.write_bytes(as_cosign_key(key, b""))
     private.chmod(0o600)
-    public.write_bytes(made.public.pem)
-    return Pair(private=private, public=public, key=made.public)
+    public.write_bytes(key.public.pem)
+    return Pair(private=private, public=public, key=key.public)
 
 
 def repository(host: str, recipe: str, namespace: str = "site") -> Registry:

@@ -42,7 +42,6 @@ def find_image(path: Path, out: Path, is_image: Callable[[Path], bool], hint: st
     for place in (places := (path, out / path.name)):
         if is_image(place):
             return place
-
     if any((place / LOG).exists() for place in places):
         raise BadInput(f"{path.name}: no finished image", hint=f"see build-images logs {path.name}")
     known = sorted(folder.name for folder in out.glob("*") if folder.is_dir())

@@ -267,9 +267,8 @@ def finish_layout(
     descriptor = _put(layout, manifest, MANIFEST)
     descriptor["annotations"] = {"org.opencontainers.image.ref.name": "latest"}
     (layout / "oci-layout").write_text('{"imageLayoutVersion":"1.0.0"}')
-    (layout / "index.json").write_bytes(
-        canonical_json({"schemaVersion": 2, "manifests": [descriptor]})
-    )
+    index = {"schemaVersion": 2, "manifests": [descriptor]}
+    (layout / "index.json").write_bytes(canonical_json(index))
     return str(descriptor["digest"])
 
 

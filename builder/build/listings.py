@@ -37,9 +37,8 @@ def plan_text(
     target = max((len(row.stage.target) for rows in stages for row in rows), default=0)
     lines: list[str] = []
     for number, (image, state) in enumerate(zip(plan.images, states, strict=True), start=1):
-        lines.append(
-            f"{number:3}. {image.identifier:{width}}  {image.content_key[:12]}  {state.text}"
-        )
+        key = image.content_key[:12]
+        lines.append(f"{number:3}. {image.identifier:{width}}  {key}  {state.text}")
         if stages and state.work == "build":
             lines += [f"       {row.stage.target:{target}}  {row}" for row in stages[number - 1]]
     count = counted(len(plan.images), "image")

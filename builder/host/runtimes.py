@@ -151,8 +151,7 @@ def _driver_option(case: RuleCase, runtime: Runtime, installed: HostRuntime) -> 
 def _ways(runtime: Runtime, installed: HostRuntime, gpu: HostGpus) -> dict[str, bool | None]:
     """Return the options by which a runtime mounts the driver, and whether they work here."""
     hook = None if gpu.toolkit else gpu.toolkit  # with the toolkit, its hook may be set up or not
-    version = installed.version
-    is_new = not _is_older(version, runtime.gpu_oldest) if version else None
+    is_new = not _is_older(installed.version, runtime.gpu_oldest) if installed.version else None
     if runtime.name == "charliecloud":
         return {runtime.gpu: gpu.toolkit, "ch-run --cdi": _both(installed.cdi, gpu.cdi)}
     if runtime.name == "crio":

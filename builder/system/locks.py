@@ -37,7 +37,7 @@ def locked(
     `waiting` gets the holder once if that takes more than a second. Raises `Interrupted` if
     `stopped` returns true meanwhile. The lock's file is removed at the end: each blob has its own.
     """
-    path = _path(folder, name)
+    path = lock_path(folder, name)
     with contextlib.ExitStack() as held:
         while True:
             file = held.enter_context(_opened(folder, name))
@@ -119,7 +119,7 @@ def has_writer(file: IO[bytes]) -> bool:
 def _opened(folder: Path, name: str) -> Iterator[IO[str]]:
     folder.mkdir(parents=True, exist_ok=True)
     # The file has its path as its name, for messages.
-    with open(_path(folder, name), "r+", opener=_open) as file:
+    with open(lock_path(folder, name), "r+", opener=_open) as file:
         yield file
 
 
@@ -127,7 +127,8 @@ def _open(path: str, _: int) -> int:
     return os.open(path, _FLAGS, 0o666)
 
 
-def _path(folder: Path, name: str) -> Path:
+def lock_path(folder: Path, name: str) -> Path:
+    """Return the file of the lock `name` in a folder."""
     return folder / f".{name}.lock"
 
 

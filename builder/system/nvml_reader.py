@@ -36,7 +36,6 @@ from builder.system.nvml import (
 )
 
 _HANGS_S = 40  # after which no caller waits; longer than a GPU takes to wake up
-# nvmlGpuTopologyLevel_t, as `nvidia-smi topo -m` writes it
 _ERRORS = {number: name for name, number in vars(pynvml).items() if name.startswith("NVML_ERROR_")}
 # Not a fault: a query that the model, the driver or an ordinary user's rights do not support, or
 # that is about a link or MIG device that the GPU does not have.

@@ -178,8 +178,8 @@ def test_names_that_the_docs_point_to_exist(page: str) -> None:
     text = (ROOT / "docs" / page).read_text()
     absent = []
     for names, file in re.findall(r"((?:`\w+`(?:, | and )?)+) in `([\w/]+\.(?:py|ya?ml))`", text):
-        found = [*(ROOT / "builder").rglob(file), *ROOT.glob(file), *(ROOT / "tests").rglob(file)]
-        sources = "".join(path.read_text() for path in found)
+        paths = [*(ROOT / "builder").rglob(file), *ROOT.glob(file), *(ROOT / "tests").rglob(file)]
+        sources = "".join(path.read_text() for path in paths)
         absent += [
             f"{name} in {file}"
             for name in re.findall(r"\w+", names)

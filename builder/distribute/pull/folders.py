@@ -16,7 +16,7 @@ from pathlib import Path
 from builder.distribute.pull.members import shown
 from builder.model.errors import BadInput, Interrupted, MissingPrerequisite, Refused
 from builder.system.files import fsync, fsync_files
-from builder.system.locks import locked
+from builder.system.locks import lock_path, locked
 
 _NO_FOLDER = (FileExistsError, FileNotFoundError, NotADirectoryError, PermissionError)
 
@@ -89,7 +89,7 @@ def _is_own_folder(path: Path) -> bool:
 
 
 def _not_made(path: Path, error: OSError) -> BadInput:
-    lock = path.with_name(f".{path.name}.lock")
+    lock = lock_path(path.parent, path.name)
     with contextlib.suppress(OSError):
         if (owner := lock.lstat().st_uid) != os.geteuid():
             return BadInput(

@@ -63,8 +63,8 @@ def folder_items(home: Path, trial: FolderTrial, storage: StorageTrial) -> list[
 def folder_problem(folder: Path, trial: FolderTrial | None = None, *, need: int = 0) -> str:
     """Return why a folder, which need not exist yet, cannot be used; empty if it can.
 
-    Without a trial, no program is started and free space is not checked. The home, which alone has
-    a `need`, needs locks.
+    Without a trial, no program is started and free space is not checked. A folder that is to hold
+    `need` bytes is the builder's home, or like it: it also needs locks.
     """
     existing = standing(folder)
     try:

@@ -307,11 +307,9 @@ def _normalized(name: str) -> str:
 
 def _spellings(licence: str) -> list[str]:
     """Return a licence, and those of GNU in it also as SPDX writes them: agplv3 as agpl-3.0."""
-    matches = [(match[1], match[2]) for match in _GNU_LICENCE.finditer(licence)]
-    spdx = [
-        f"{_GNU.get(name, name)}-{float(version) if version else ''}" for name, version in matches
-    ]
-    return [licence, *spdx]
+    matches = _GNU_LICENCE.finditer(licence)
+    versions = [(_GNU.get(match[1], match[1]), match[2]) for match in matches]
+    return [licence, *(f"{name}-{float(number) if number else ''}" for name, number in versions)]
 
 
 def contract(policy: Policy, gathered: Gathered) -> Ruling:

@@ -26,6 +26,7 @@ from builder.load.record_readers import capability, exactly
 from builder.model.agreement import ALWAYS
 from builder.model.errors import BadInput
 from builder.model.versions import is_specifier
+from builder.trust.proof.keys import is_key_text
 
 _OF_THE_HARNESS = ("harness", "gpu-withheld")
 _SHIPPED = (
@@ -227,7 +228,7 @@ def _file(folder: Path | None, content: str) -> Reader[Path]:
         file = (folder or Path()) / name
         if name and folder is not None and not file.is_file():
             valid = f"valid: a file with {content}; paths start at {folder}"
-            shown = "(the text of a key)" if "-----BEGIN" in name else file
+            shown = "(the text of a key)" if is_key_text(name) else file
             faults.add(node.where, f"no such file: {shown}", valid)
         return file
 
@@ -360,18 +361,17 @@ _provenance = record(
         "sources": described("patterns of inputs of the build, of which one must match", _accepted),
     },
 )
-_packages = matching(
+_package = matching(
     re.compile(r"[^\s=<>]+"),
     "is not a pattern of packages",
     "valid: NAME or NAME@VERSION, such as liblzma5@5.6.[01]*",
 )
+_packages = list_of(_package, distinct=True)
 _bill = record(
     RequiredBill,
     {},
     {
-        "forbidden_packages": described(
-            "patterns of NAME, or of NAME@VERSION", list_of(_packages, distinct=True)
-        ),
+        "forbidden_packages": described("patterns of NAME, or of NAME@VERSION", _packages),
         "forbidden_licences": described("patterns of licences", _texts),
     },
 )

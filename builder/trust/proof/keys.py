@@ -164,8 +164,13 @@ def _is_accepted(key: _Public | _Private) -> bool:
     return isinstance(getattr(key, "curve", None), ec.SECP256R1 | None)
 
 
+def is_key_text(reference: str) -> bool:
+    """Return whether what should name a key is a key's text, which no message may quote."""
+    return "-----BEGIN" in reference or "\n" in reference
+
+
 def _read(reference: str, environment: Mapping[str, str], *, private: bool = False) -> bytes:
-    if "-----BEGIN" in reference or "\n" in reference:
+    if is_key_text(reference):
         raise BadInput(
             "the text of a key in place of its name: every user of this machine could read it",
             hint="name the key's file; or put the key into a variable, and name it as env://NAME",

@@ -214,8 +214,8 @@ def test_a_spec_is_written_whole(tmp_path: Path) -> None:
 
 def test_two_may_write_a_spec_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file that one is about to write is not another's file to the other."""
-    one = image(tmp_path / "p", recipes=[recipe(checks=("hello",))], checks=[check()])
-    spec = compile_spec(one, run_checks="#!/bin/sh\n")
+    planned = image(tmp_path / "p", recipes=[recipe(checks=("hello",))], checks=[check()])
+    spec = compile_spec(planned, run_checks="#!/bin/sh\n")
 
     writing = threading.Event()
 

@@ -278,17 +278,3 @@ int nvmlDeviceGetNvLinkState(nvmlDevice_t gpu, unsigned link, unsigned *active)
     *active = link < (unsigned)of("nvlinks", gpu, 6);
     return OK;
 }
-/* Three links to the GPU beside it, three to the processor. */
-int nvmlDeviceGetNvLinkRemotePciInfo_v2(nvmlDevice_t gpu, unsigned link, struct pci *pci)
-{
-    if (link >= 6)
-        return INVALID;
-    memset(pci, 0, sizeof *pci);
-    if (link < 3)
-        return nvmlDeviceGetPciInfo_v3(&gpus[gpu->index ^ 1], pci);
-    return OK;
-}
-int nvmlDeviceGetTopologyCommonAncestor(nvmlDevice_t one, nvmlDevice_t other, unsigned *level)
-{
-    return give("level", other, one->index / 2 == other->index / 2 ? 40 : 50, level);
-}
